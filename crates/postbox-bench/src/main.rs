@@ -1,0 +1,42 @@
+//! `cargo run --release -p postbox-bench -- SUITE [--json] [--quick] [--only TEXT]`
+//!
+//! Postbox and its peers in one run, in turn: round by round each system runs once, so that noise hits all alike.
+
+mod core;
+mod report;
+
+use report::Settings;
+
+#[global_allocator]
+static ALLOCATOR: core::Counting = core::Counting;
+
+const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT]
+suites: core
+  --json       one JSON line per measurement
+  --quick      fewer messages and rounds: shows that all works, not how fast
+  --only TEXT  only the scenarios whose name contains TEXT";
+
+fn main() {
+    let mut settings = Settings { json: false, quick: false, only: None };
+    let mut suites = Vec::new();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--json" => settings.json = true,
+            "--quick" => settings.quick = true,
+            "--only" => settings.only = Some(arguments.next().unwrap_or_else(|| fail("--only needs a text"))),
+            "--help" | "-h" => return println!("{USAGE}"),
+            "core" => suites.push(argument),
+            other => fail(&format!("unknown suite or option '{other}'")),
+        }
+    }
+    if suites.is_empty() {
+        fail("no suite given");
+    }
+    core::run(&settings);
+}
+
+fn fail(message: &str) -> ! {
+    eprintln!("postbox-bench: {message}\n{USAGE}");
+    std::process::exit(2);
+}

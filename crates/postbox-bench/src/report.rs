@@ -1,0 +1,112 @@
+//! Rounds, medians, ratios, and the two ways to print them.
+
+use std::io::Write;
+use std::time::Duration;
+
+/// The system that is ours.
+pub const OURS: &str = "postbox";
+
+/// What to run and how to print it.
+pub struct Settings {
+    /// One JSON line per measurement instead of a table.
+    pub json: bool,
+    /// Fewer messages and rounds: shows that all works, not how fast.
+    pub quick: bool,
+    /// Only scenarios whose name contains this.
+    pub only: Option<String>,
+}
+
+impl Settings {
+    /// At least seven rounds count.
+    pub fn rounds(&self) -> usize {
+        if self.quick { 3 } else { 9 }
+    }
+
+    /// A number of operations, scaled down for a quick run.
+    pub fn scale(&self, operations: usize) -> usize {
+        if self.quick { (operations / 20).max(1000) } else { operations }
+    }
+}
+
+/// One system in one scenario: runs a given number of operations and tells how long they took.
+pub struct Contender<'a> {
+    /// The name in the report.
+    pub system: &'static str,
+    /// Runs once.
+    pub run: Box<dyn FnMut(usize) -> Duration + 'a>,
+}
+
+impl<'a> Contender<'a> {
+    /// A contender by its name.
+    pub fn new(system: &'static str, run: impl FnMut(usize) -> Duration + 'a) -> Self {
+        Contender { system, run: Box::new(run) }
+    }
+}
+
+/// Runs all contenders in turn, round by round, and prints a line for each.
+pub fn measure(settings: &Settings, suite: &str, scenario: &str, operations: usize, mut contenders: Vec<Contender<'_>>) {
+    if settings.only.as_ref().is_some_and(|only| !scenario.contains(only.as_str())) {
+        return;
+    }
+    let operations = settings.scale(operations);
+    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
+    // A round that does not count warms up allocators, caches and branch predictors.
+    for round in 0..=settings.rounds() {
+        for (contender, rates) in contenders.iter_mut().zip(&mut rates) {
+            let took = (contender.run)(operations);
+            if round > 0 {
+                rates.push(operations as f64 / took.as_secs_f64());
+            }
+        }
+    }
+    let best_peer = (0..contenders.len())
+        .filter(|&index| !contenders[index].system.starts_with(OURS))
+        .max_by(|&a, &b| median(&rates[a]).total_cmp(&median(&rates[b])));
+    for (index, contender) in contenders.iter().enumerate() {
+        let ours = contender.system.starts_with(OURS);
+        // The ratio of each round, then the median: noise of a round hits both sides alike.
+        let ratio = best_peer.filter(|_| ours).map(|best| {
+            let ratios: Vec<f64> = rates[index].iter().zip(&rates[best]).map(|(own, peer)| own / peer).collect();
+            median(&ratios)
+        });
+        let best_name = best_peer.map(|best| contenders[best].system);
+        print(settings, suite, scenario, contender.system, &rates[index], ratio, best_name);
+    }
+}
+
+fn print(
+    settings: &Settings,
+    suite: &str,
+    scenario: &str,
+    system: &str,
+    rates: &[f64],
+    ratio: Option<f64>,
+    best: Option<&str>,
+) {
+    let (mid, min, max) = (median(rates), rates.iter().copied().fold(f64::MAX, f64::min), rates.iter().copied().fold(0.0, f64::max));
+    let mut out = std::io::stdout().lock();
+    let written = if settings.json {
+        let ratio = ratio.map_or(String::new(), |ratio| format!(",\"ratio_to_best_peer\":{ratio:.3}"));
+        writeln!(
+            out,
+            "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"ops_per_s\":{mid:.0},\"min\":{min:.0},\"max\":{max:.0}{ratio}}}"
+        )
+    } else {
+        let ratio = ratio.map_or(String::new(), |ratio| format!("  {ratio:.2} x {}", best.unwrap_or("-")));
+        writeln!(out, "{scenario:<34} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{ratio}", 1e9 / mid, mid, 1e9 / max, 1e9 / min)
+    };
+    // A closed pipe (`| head`) ends the run.
+    if written.is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        len if len % 2 == 1 => sorted[len / 2],
+        len => (sorted[len / 2 - 1] + sorted[len / 2]) / 2.0,
+    }
+}

@@ -1,0 +1,140 @@
+//! A lock for critical sections of a few nanoseconds: one atomic operation to take it, a plain store to give it
+//! back.
+//!
+//! An OS mutex needs a second atomic read-modify-write to release, because a sleeper might have to be woken. The
+//! sections guarded here are a queue push or pop, so nobody sleeps: a contender spins, then (with the `std`
+//! feature) yields its time slice to a holder that was preempted, then naps for growing moments. A thread never
+//! waits for a wake-up while it contends; waiting for messages is the wait queue's job.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, Ordering};
+
+/// A value that one holder at a time may touch.
+pub struct SpinLock<T> {
+    locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a guard, and at most one guard exists at a time (see `try_lock`), so
+// sharing the lock moves the value between threads but never shares it.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+// SAFETY: sending the lock sends the value in it.
+unsafe impl<T: Send> Send for SpinLock<T> {}
+
+/// Proof that the lock is held; gives it back on drop.
+pub struct SpinGuard<'a, T> {
+    lock: &'a SpinLock<T>,
+    // A guard must be dropped by the thread that has it only in so far as `T` demands it; like a `&mut T`.
+    _value: core::marker::PhantomData<&'a mut T>,
+}
+
+impl<T> SpinLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        SpinLock { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.contend(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        // Acquire pairs with the Release of the guard's drop: what the last holder wrote is visible.
+        if self.locked.swap(true, Ordering::Acquire) {
+            None
+        } else {
+            Some(SpinGuard { lock: self, _value: core::marker::PhantomData })
+        }
+    }
+
+    #[cold]
+    fn contend(&self) -> SpinGuard<'_, T> {
+        let mut relax = Relax::new();
+        loop {
+            // Look before trying: a read shares the cache line, a swap would steal it from the holder.
+            while self.locked.load(Ordering::Relaxed) {
+                relax.relax();
+            }
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+        }
+    }
+}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one (`try_lock` gave it after it alone turned `locked` from false to
+        // true), so no `&mut T` exists but through this guard, which is borrowed shared here.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and this guard is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+impl<T> fmt::Debug for SpinLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpinLock").finish_non_exhaustive()
+    }
+}
+
+/// How a contender passes the time: briefly on the processor, then off it.
+pub(crate) struct Relax {
+    step: u32,
+}
+
+impl Relax {
+    /// 2^6 pauses in one go at the most, before the time slice is given up.
+    const SPIN_STEPS: u32 = 6;
+
+    pub(crate) fn new() -> Self {
+        Relax { step: 0 }
+    }
+
+    pub(crate) fn relax(&mut self) {
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        #[cfg(not(loom))]
+        if self.step <= Self::SPIN_STEPS || cfg!(not(feature = "std")) {
+            for _ in 0..1u32 << self.step.min(Self::SPIN_STEPS) {
+                core::hint::spin_loop();
+            }
+        } else {
+            #[cfg(feature = "std")]
+            if self.step < 64 {
+                std::thread::yield_now();
+            } else {
+                // The holder was preempted and yielding does not reach it (it has a lower priority, say).
+                std::thread::sleep(core::time::Duration::from_micros(50));
+            }
+        }
+        self.step = self.step.saturating_add(1);
+    }
+}

@@ -1,0 +1,45 @@
+//! In which order messages leave: what differs between a FIFO and a priority mailbox, and nothing else.
+
+use alloc::collections::VecDeque;
+
+/// The order of a mailbox. [`Fifo`](crate::fifo::Fifo) and [`Priority`](crate::priority::Priority) are the two.
+#[doc(hidden)]
+pub trait Order<M> {
+    /// A message with what the order needs to know about it.
+    type Item;
+    type Store: Store<Item = Self::Item>;
+    /// Looks at the message once, before any lock is taken: foreign code never runs in a critical section.
+    fn enclose(&self, message: M) -> Self::Item;
+    fn open(item: Self::Item) -> M;
+    /// Whether the message belongs to the control lane.
+    #[inline(always)]
+    fn is_control(&self, _item: &Self::Item) -> bool {
+        false
+    }
+}
+
+/// The consumers' end of a queue: messages in the order in which they leave.
+#[doc(hidden)]
+pub trait Store: Default {
+    type Item;
+    /// Whether what arrives later always leaves later. Then the messages that wait at the producers' end
+    /// need not be looked at until this end is empty.
+    const KEEPS_ARRIVAL: bool;
+    fn len(&self) -> usize;
+    fn pop(&mut self) -> Option<Self::Item>;
+    fn push(&mut self, item: Self::Item);
+    /// Moves in all that has arrived. Leaves `arrived` empty, with some capacity to go on with.
+    fn absorb(&mut self, arrived: &mut VecDeque<Self::Item>);
+    /// Puts a message back that had left: before its equals.
+    fn restore(&mut self, item: Self::Item);
+    /// Takes `incoming` in and gives the least wanted out, which may be `incoming` itself.
+    /// Among equals it is the oldest that goes if `oldest`, else the newest.
+    fn displace(&mut self, incoming: Self::Item, oldest: bool) -> Displaced<Self::Item>;
+}
+
+#[doc(hidden)]
+#[derive(Debug, PartialEq, Eq)]
+pub enum Displaced<I> {
+    Incoming(I),
+    Other(I),
+}

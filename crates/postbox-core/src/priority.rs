@@ -1,0 +1,253 @@
+//! Most urgent first, then first in, first out.
+//!
+//! Programs use few priorities or very many. Up to [`MAX_LEVELS`] of them are served by one ring per priority and a
+//! bit mask of those in use: constant time at any depth. Further priorities go to a heap of fixed-size keys, four to
+//! a cache line, with the messages beside it; a key, not a message, moves through the heap.
+
+use core::mem;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::heap::KeyedHeap;
+use crate::order::{Displaced, Order, Store};
+
+/// Tells how urgent a message is. A lower number is more urgent.
+///
+/// Closures do: `|job: &Job| job.deadline`.
+pub trait Rank<M> {
+    /// How urgent the message is. It is asked once, when the message is sent.
+    fn rank(&self, message: &M) -> i64;
+
+    /// Whether the message takes the control lane. By default none does.
+    fn is_control(&self, _message: &M) -> bool {
+        false
+    }
+}
+
+impl<M, F: Fn(&M) -> i64> Rank<M> for F {
+    fn rank(&self, message: &M) -> i64 {
+        self(message)
+    }
+}
+
+/// Messages leave by their rank, and among equals in the order in which they came.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Priority<R>(R);
+
+impl<R> Priority<R> {
+    /// The order that `rank` makes.
+    pub const fn new(rank: R) -> Self {
+        Priority(rank)
+    }
+}
+
+/// A message and its rank.
+#[doc(hidden)]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ranked<M> {
+    rank: i64,
+    message: M,
+}
+
+impl<M, R: Rank<M>> Order<M> for Priority<R> {
+    type Item = Ranked<M>;
+    type Store = PriorityStore<M>;
+
+    fn enclose(&self, message: M) -> Ranked<M> {
+        Ranked { rank: self.0.rank(&message), message }
+    }
+
+    fn open(item: Ranked<M>) -> M {
+        item.message
+    }
+
+    fn is_control(&self, item: &Ranked<M>) -> bool {
+        self.0.is_control(&item.message)
+    }
+}
+
+/// As many priorities as have a ring each: the bits of a mask.
+const MAX_LEVELS: usize = 64;
+/// Rings kept for the next new priority, and how large one may be to be kept.
+const SPARE_RINGS: usize = 8;
+const SPARE_CAPACITY: usize = 1024;
+
+/// Messages by rank.
+///
+/// Invariant: a rank that has a level has no message in the heap. A level is only made while the heap is empty, and
+/// as long as it stands all messages of its rank go there. So the two never compete for one rank's order.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct PriorityStore<M> {
+    /// The ranks that have a level, ascending.
+    ranks: Vec<i64>,
+    /// The level of each rank, in the same order.
+    levels: Vec<VecDeque<M>>,
+    /// Bit `i`: `levels[i]` holds something.
+    occupied: u64,
+    in_levels: usize,
+    heap: KeyedHeap<M>,
+    spare: Vec<VecDeque<M>>,
+}
+
+impl<M> Default for PriorityStore<M> {
+    fn default() -> Self {
+        PriorityStore {
+            ranks: Vec::new(),
+            levels: Vec::new(),
+            occupied: 0,
+            in_levels: 0,
+            heap: KeyedHeap::new(),
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl<M> PriorityStore<M> {
+    /// The level of `rank`, made if that is allowed; `None` sends the message to the heap.
+    #[inline]
+    fn level(&mut self, rank: i64) -> Option<usize> {
+        match self.ranks.binary_search(&rank) {
+            Ok(index) => Some(index),
+            Err(_) if self.heap.len() > 0 => None,
+            Err(index) => self.new_level(rank, index),
+        }
+    }
+
+    #[cold]
+    fn new_level(&mut self, rank: i64, index: usize) -> Option<usize> {
+        let mut index = index;
+        if self.ranks.len() == MAX_LEVELS {
+            self.drop_empty_levels();
+            if self.ranks.len() == MAX_LEVELS {
+                return None;
+            }
+            index = self.ranks.binary_search(&rank).unwrap_or_else(|index| index);
+        }
+        self.ranks.insert(index, rank);
+        self.levels.insert(index, self.spare.pop().unwrap_or_default());
+        let below = (1u64 << index) - 1;
+        self.occupied = (self.occupied & below) | ((self.occupied & !below) << 1);
+        Some(index)
+    }
+
+    fn drop_empty_levels(&mut self) {
+        let mut kept = 0;
+        for index in 0..self.levels.len() {
+            if self.levels[index].is_empty() {
+                let ring = mem::take(&mut self.levels[index]);
+                if self.spare.len() < SPARE_RINGS && ring.capacity() <= SPARE_CAPACITY {
+                    self.spare.push(ring);
+                }
+            } else {
+                self.levels.swap(kept, index);
+                self.ranks[kept] = self.ranks[index];
+                kept += 1;
+            }
+        }
+        self.levels.truncate(kept);
+        self.ranks.truncate(kept);
+        self.occupied = if kept == MAX_LEVELS { u64::MAX } else { (1 << kept) - 1 };
+    }
+
+    /// The most urgent level that holds something.
+    #[inline]
+    fn first(&self) -> Option<usize> {
+        (self.occupied != 0).then(|| self.occupied.trailing_zeros() as usize)
+    }
+
+    /// The least urgent one.
+    fn last(&self) -> Option<usize> {
+        (self.occupied != 0).then(|| 63 - self.occupied.leading_zeros() as usize)
+    }
+
+    fn take_from_level(&mut self, index: usize, oldest: bool) -> Option<Ranked<M>> {
+        let level = &mut self.levels[index];
+        let message = if oldest { level.pop_front() } else { level.pop_back() }?;
+        if level.is_empty() {
+            self.occupied &= !(1 << index);
+        }
+        self.in_levels -= 1;
+        Some(Ranked { rank: self.ranks[index], message })
+    }
+
+    #[inline]
+    fn insert(&mut self, item: Ranked<M>, before_equals: bool) {
+        let Ranked { rank, message } = item;
+        match self.level(rank) {
+            None => self.heap.push(rank, message, before_equals),
+            Some(index) => {
+                if before_equals {
+                    self.levels[index].push_front(message);
+                } else {
+                    self.levels[index].push_back(message);
+                }
+                self.occupied |= 1 << index;
+                self.in_levels += 1;
+            }
+        }
+    }
+}
+
+impl<M> Store for PriorityStore<M> {
+    type Item = Ranked<M>;
+    const KEEPS_ARRIVAL: bool = false;
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.in_levels + self.heap.len()
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Ranked<M>> {
+        match (self.first(), self.heap.first_rank()) {
+            (Some(index), Some(rank)) if rank < self.ranks[index] => self.pop_from_heap(),
+            (Some(index), _) => self.take_from_level(index, true),
+            (None, Some(_)) => self.pop_from_heap(),
+            (None, None) => None,
+        }
+    }
+
+    fn push(&mut self, item: Ranked<M>) {
+        self.insert(item, false);
+    }
+
+    fn absorb(&mut self, arrived: &mut VecDeque<Ranked<M>>) {
+        for item in arrived.drain(..) {
+            self.insert(item, false);
+        }
+    }
+
+    fn restore(&mut self, item: Ranked<M>) {
+        self.insert(item, true);
+    }
+
+    fn displace(&mut self, incoming: Ranked<M>, oldest: bool) -> Displaced<Ranked<M>> {
+        let level = self.last();
+        let level_rank = level.map(|index| self.ranks[index]);
+        let heap_rank = self.heap.last_rank(oldest);
+        let Some(worst) = level_rank.max(heap_rank) else {
+            return Displaced::Incoming(incoming);
+        };
+        if incoming.rank > worst || (incoming.rank == worst && !oldest) {
+            return Displaced::Incoming(incoming);
+        }
+        let evicted = match level {
+            Some(index) if level_rank == Some(worst) => self.take_from_level(index, oldest),
+            _ => self.heap.pop_last(oldest).map(|(rank, message)| Ranked { rank, message }),
+        };
+        self.insert(incoming, false);
+        match evicted {
+            Some(item) => Displaced::Other(item),
+            None => unreachable!("a rank was seen, so its message is there"),
+        }
+    }
+}
+
+impl<M> PriorityStore<M> {
+    fn pop_from_heap(&mut self) -> Option<Ranked<M>> {
+        let (rank, message) = self.heap.pop_first()?;
+        Some(Ranked { rank, message })
+    }
+}

@@ -1,0 +1,216 @@
+//! The futures of a queue, on `core::task` alone: attempt, register, attempt again, park.
+
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use super::core::Core;
+use crate::fifo::Fifo;
+use crate::order::Order;
+use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
+use crate::sync::{MetadataStorageMode, ThreadSafe};
+use crate::wait::Ticket;
+
+/// Offers a message and waits for room; see
+/// [`MailboxQueueBackend::offer_blocking`](crate::shared::queue::MailboxQueueBackend::offer_blocking).
+///
+/// Dropped before it is ready, it has not sent its message.
+#[must_use = "futures do nothing unless polled"]
+pub struct OfferFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
+    core: &'a Core<M, O, C>,
+    /// `None` once the future is ready.
+    item: Option<O::Item>,
+    ticket: Option<Ticket>,
+    control: bool,
+}
+
+// The message is never pinned, only moved in and out.
+impl<M, O: Order<M>, C: MetadataStorageMode> Unpin for OfferFuture<'_, M, O, C> {}
+
+impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
+    pub(super) fn new(core: &'a Core<M, O, C>, message: M) -> Self {
+        Self::from_item(core, core.enclose(message))
+    }
+
+    pub(super) fn from_item(core: &'a Core<M, O, C>, item: O::Item) -> Self {
+        OfferFuture { core, control: core.is_control(&item), item: Some(item), ticket: None }
+    }
+
+    /// Gives up: the message, unless the future was ready.
+    pub fn into_message(mut self) -> Option<M> {
+        self.item.take().map(O::open)
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C> {
+    type Output = Result<OfferOutcome<M>, QueueError<M>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let mut item = this.item.take().expect("OfferFuture polled after it was ready");
+        loop {
+            let answer = match this.core.offer(item) {
+                Ok(outcome) => Ok(outcome.map(O::open)),
+                Err(QueueError::Full(back)) if this.core.policy() == OverflowPolicy::Block => {
+                    item = back;
+                    let registered = if this.control {
+                        this.core.register_control_sender(&mut this.ticket, context.waker())
+                    } else {
+                        this.core.register_sender(&mut this.ticket, context.waker())
+                    };
+                    if registered {
+                        this.item = Some(item);
+                        return Poll::Pending;
+                    }
+                    continue;
+                }
+                Err(error) => Err(this.core.refuse(error)),
+            };
+            if this.ticket.is_some() {
+                this.core.remove_sender(&mut this.ticket, this.control, true);
+            }
+            return Poll::Ready(answer);
+        }
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Drop for OfferFuture<'_, M, O, C> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            self.core.remove_sender(&mut self.ticket, self.control, false);
+        }
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for OfferFuture<'_, M, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfferFuture").field("registered", &self.ticket.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Waits for a message; see
+/// [`MailboxQueueBackend::poll_blocking`](crate::shared::queue::MailboxQueueBackend::poll_blocking).
+///
+/// It takes a message only in the poll that returns it, so dropping it loses nothing.
+#[must_use = "futures do nothing unless polled"]
+pub struct PollFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
+    core: &'a Core<M, O, C>,
+    ticket: Option<Ticket>,
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Unpin for PollFuture<'_, M, O, C> {}
+
+impl<'a, M, O: Order<M>, C: MetadataStorageMode> PollFuture<'a, M, O, C> {
+    pub(super) fn new(core: &'a Core<M, O, C>) -> Self {
+        PollFuture { core, ticket: None }
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> {
+    type Output = Result<M, QueueError<M>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            let answer = match this.core.try_poll() {
+                Ok(Some(message)) => Ok(message),
+                Err(error) => Err(error),
+                Ok(None) => {
+                    if this.core.register_receiver(&mut this.ticket, context.waker()) {
+                        return Poll::Pending;
+                    }
+                    continue;
+                }
+            };
+            if this.ticket.is_some() {
+                this.core.remove_receiver(&mut this.ticket, true);
+            }
+            return Poll::Ready(answer);
+        }
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Drop for PollFuture<'_, M, O, C> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            self.core.remove_receiver(&mut self.ticket, false);
+        }
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for PollFuture<'_, M, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollFuture").field("registered", &self.ticket.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A wait that ends, at the latest, when a timer of the caller's runtime does: see
+/// [`PollFuture::until`] and [`OfferFuture::until`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Until<F, T> {
+    wait: F,
+    timer: T,
+}
+
+impl<'a, M, O: Order<M>, C: MetadataStorageMode> PollFuture<'a, M, O, C> {
+    /// Gives up with [`Empty`](QueueError::Empty) when `timer` completes first. Any future will do as a timer: this
+    /// crate knows no runtime.
+    ///
+    /// ```
+    /// use core::future::ready;
+    /// use postbox_core::shared::mailbox::*;
+    ///
+    /// let (mailbox, _producer) = ThreadSafe.build_default_mailbox::<u32>();
+    /// let answer = smol::block_on(mailbox.recv().until(ready(())));
+    /// assert_eq!(answer, Err(QueueError::Empty));
+    /// ```
+    pub fn until<T: Future + Unpin>(self, timer: T) -> Until<Self, T> {
+        Until { wait: self, timer }
+    }
+}
+
+impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
+    /// Gives up with [`Timeout`](QueueError::Timeout), which carries the message, when `timer` completes first.
+    ///
+    /// ```
+    /// use core::future::ready;
+    /// use postbox_core::shared::mailbox::*;
+    ///
+    /// let (_mailbox, producer) = ThreadSafe.build_mailbox::<u32>(MailboxOptions::with_capacity(1));
+    /// producer.try_send(1).unwrap();
+    /// let answer = smol::block_on(producer.send(2).until(ready(())));
+    /// assert_eq!(answer, Err(QueueError::Timeout(2)));
+    /// ```
+    pub fn until<T: Future + Unpin>(self, timer: T) -> Until<Self, T> {
+        Until { wait: self, timer }
+    }
+}
+
+impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for Until<PollFuture<'a, M, O, C>, T> {
+    type Output = Result<M, QueueError<M>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(answer) = Pin::new(&mut self.wait).poll(context) {
+            return Poll::Ready(answer);
+        }
+        Pin::new(&mut self.timer).poll(context).map(|_| Err(QueueError::Empty))
+    }
+}
+
+impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for Until<OfferFuture<'a, M, O, C>, T> {
+    type Output = Result<OfferOutcome<M>, QueueError<M>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(answer) = Pin::new(&mut self.wait).poll(context) {
+            return Poll::Ready(answer);
+        }
+        Pin::new(&mut self.timer).poll(context).map(|_| {
+            let message = self.wait.item.take().expect("Until polled after it was ready");
+            Err(QueueError::Timeout(O::open(message)))
+        })
+    }
+}

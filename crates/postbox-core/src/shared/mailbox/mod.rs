@@ -1,0 +1,29 @@
+//! Mailboxes that depend on no runtime.
+//!
+//! One import brings all of it: traits, options, errors, and the two factories [`ThreadSafe`] and
+//! [`SingleThread`]. Envelopes and system messages stay in [`messages`].
+//!
+//! ```
+//! use postbox_core::shared::mailbox::*;
+//!
+//! let (mailbox, producer) = ThreadSafe.build_mailbox::<&str>(MailboxOptions::with_capacity(128));
+//! producer.try_send("hello").unwrap();
+//! assert_eq!(mailbox.try_dequeue(), Ok(Some("hello")));
+//! ```
+
+pub mod consumer;
+mod core;
+pub mod factory;
+mod future;
+pub mod messages;
+pub mod options;
+pub mod producer;
+pub mod signal;
+
+pub use self::consumer::*;
+pub use self::factory::*;
+pub use self::future::{OfferFuture, PollFuture, Until};
+pub use self::options::*;
+pub use self::producer::*;
+pub use self::signal::*;
+pub use super::queue::*;

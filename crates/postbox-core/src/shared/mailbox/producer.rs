@@ -1,0 +1,286 @@
+//! The sending end of a mailbox, and what may watch it.
+
+use core::fmt;
+
+use alloc::sync::Arc;
+
+use super::consumer::QueueMailboxCore;
+use super::future::OfferFuture;
+use super::signal::{MailboxSignal, Signal};
+use crate::fifo::Fifo;
+use crate::order::Order;
+use crate::shared::queue::{MailboxError, OfferOutcome, QueueError};
+use crate::sync::{MetadataStorageMode, ThreadSafe};
+
+/// Sends to a mailbox.
+///
+/// ```
+/// use postbox_core::shared::mailbox::*;
+///
+/// let (_mailbox, producer) = ThreadSafe.build_mailbox::<u32>(MailboxOptions::with_capacity(1));
+/// producer.try_send(1).unwrap();
+/// assert_eq!(producer.try_send_mailbox(2), Err(MailboxError::Queue(QueueError::Full(2))));
+/// ```
+pub trait MailboxProducer<M>: Clone {
+    /// Sends at once, or gives the message back.
+    ///
+    /// # Errors
+    /// [`Full`](QueueError::Full) when there is no room for this message, [`Closed`](QueueError::Closed).
+    fn try_send(&self, message: M) -> Result<(), QueueError<M>>;
+
+    /// [`try_send`](Self::try_send) with the error of a mailbox.
+    ///
+    /// # Errors
+    /// As [`try_send`](Self::try_send), wrapped.
+    fn try_send_mailbox(&self, message: M) -> Result<(), MailboxError<M>> {
+        self.try_send(message).map_err(MailboxError::from)
+    }
+
+    /// Sets who is told what happens in the mailbox, for all its handles. Does nothing unless the mailbox supports it.
+    fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
+        let _ = sink;
+    }
+
+    /// Sets who is told that the mailbox has something to receive, for all its handles. Does nothing unless the
+    /// mailbox supports it.
+    fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
+        let _ = hook;
+    }
+}
+
+/// Something that happened in a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MailboxEvent {
+    /// A message came in.
+    Enqueued,
+    /// A message was received.
+    Dequeued,
+    /// A message was refused for want of room.
+    Rejected,
+    /// A message was pushed out by a newer or more urgent one.
+    Evicted,
+    /// The mailbox grew.
+    Grown {
+        /// Its capacity now.
+        capacity: usize,
+    },
+    /// Regular messages are held back.
+    Suspended,
+    /// Regular messages flow again.
+    Resumed,
+    /// How many messages wait; after each event that changes it.
+    Depth {
+        /// Messages that wait.
+        depth: usize,
+    },
+    /// The mailbox is at least 75 % full; after each message that leaves it so.
+    Pressure {
+        /// Messages that wait.
+        depth: usize,
+        /// How many there is room for.
+        capacity: usize,
+    },
+}
+
+/// Is told what happens in a mailbox, in the thread in which it happens and under no lock.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use postbox_core::shared::mailbox::*;
+///
+/// #[derive(Default)]
+/// struct Log(Mutex<Vec<MailboxEvent>>);
+/// impl MetricsSink for Log {
+///     fn record(&self, event: MailboxEvent) {
+///         self.0.lock().unwrap().push(event);
+///     }
+/// }
+///
+/// let (_mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(4));
+/// let log = Arc::new(Log::default());
+/// producer.set_metrics_sink(Some(log.clone()));
+/// for message in 0..3 {
+///     producer.try_send(message).unwrap();
+/// }
+/// let events = log.0.lock().unwrap();
+/// assert_eq!(events[0], MailboxEvent::Enqueued);
+/// assert_eq!(events.last(), Some(&MailboxEvent::Pressure { depth: 3, capacity: 4 }));
+/// ```
+pub trait MetricsSink: Send + Sync {
+    /// Takes note of one event. It should return soon: it runs inside the operation that it tells of.
+    fn record(&self, event: MailboxEvent);
+}
+
+/// Is told that a mailbox may have something to receive: a message, a resume, or the end.
+///
+/// It is called after every such event, so a hook that schedules a task keeps a flag of its own; see
+/// [`Schedule`](crate::Schedule).
+pub trait SchedulerHook: Send + Sync {
+    /// There may be something to receive.
+    fn notify_ready(&self);
+}
+
+impl<F: Fn() + Send + Sync> SchedulerHook for F {
+    fn notify_ready(&self) {
+        self();
+    }
+}
+
+/// From this part of its capacity on, a mailbox is under pressure.
+const PRESSURE: (usize, usize) = (3, 4);
+
+/// Who watches a mailbox.
+pub(crate) struct Hooks<C: MetadataStorageMode> {
+    pub(crate) sink: Option<Arc<dyn MetricsSink>>,
+    pub(crate) scheduler: Option<Arc<dyn SchedulerHook>>,
+    pub(crate) signal: Option<Signal<C>>,
+}
+
+impl<C: MetadataStorageMode> Default for Hooks<C> {
+    fn default() -> Self {
+        Hooks { sink: None, scheduler: None, signal: None }
+    }
+}
+
+impl<C: MetadataStorageMode> Clone for Hooks<C> {
+    fn clone(&self) -> Self {
+        Hooks { sink: self.sink.clone(), scheduler: self.scheduler.clone(), signal: self.signal.clone() }
+    }
+}
+
+impl<C: MetadataStorageMode> Hooks<C> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sink.is_none() && self.scheduler.is_none() && self.signal.is_none()
+    }
+
+    pub(crate) fn notify(&self) {
+        if let Some(signal) = &self.signal {
+            signal.notify();
+        }
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.notify_ready();
+        }
+    }
+
+    pub(crate) fn report(&self, event: MailboxEvent, depth: usize, capacity: Option<usize>) {
+        let Some(sink) = &self.sink else { return };
+        sink.record(event);
+        if matches!(event, MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted) {
+            sink.record(MailboxEvent::Depth { depth });
+        }
+        if let (MailboxEvent::Enqueued, Some(capacity)) = (event, capacity)
+            && depth.saturating_mul(PRESSURE.1) >= capacity.saturating_mul(PRESSURE.0)
+        {
+            sink.record(MailboxEvent::Pressure { depth, capacity });
+        }
+    }
+}
+
+/// The producer of a [`QueueMailbox`](super::QueueMailbox). When the last one is dropped, receivers get what is
+/// left and then [`Disconnected`](QueueError::Disconnected).
+pub struct QueueMailboxProducer<M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
+    queue: QueueMailboxCore<M, O, C>,
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
+    pub(super) fn new(queue: QueueMailboxCore<M, O, C>) -> Self {
+        queue.core().add_producer();
+        QueueMailboxProducer { queue }
+    }
+
+    /// The queue behind the mailbox.
+    pub fn queue(&self) -> &QueueMailboxCore<M, O, C> {
+        &self.queue
+    }
+
+    /// Sends, and waits for room if the policy is `Block`. Needs no particular runtime.
+    ///
+    /// ```
+    /// use postbox_core::shared::mailbox::*;
+    ///
+    /// let (mailbox, producer) = ThreadSafe.build_default_mailbox();
+    /// smol::block_on(async {
+    ///     producer.send("hello").await.unwrap();
+    ///     assert_eq!(mailbox.recv().await, Ok("hello"));
+    /// });
+    /// ```
+    #[inline]
+    pub fn send(&self, message: M) -> OfferFuture<'_, M, O, C> {
+        OfferFuture::new(self.queue.core(), message)
+    }
+
+    /// Sends at once and tells what became of the message.
+    ///
+    /// # Errors
+    /// [`Full`](QueueError::Full) under the `Block` policy, [`Closed`](QueueError::Closed).
+    #[inline]
+    pub fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
+        self.queue.core().try_offer(message)
+    }
+
+    /// Sends on the control lane: it has room of its own, and overtakes all regular messages.
+    ///
+    /// ```
+    /// use postbox_core::shared::mailbox::*;
+    ///
+    /// let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
+    /// producer.try_send("work").unwrap();
+    /// assert!(producer.try_send("more work").is_err());
+    /// producer.try_send_control("stop").unwrap();
+    /// assert_eq!(mailbox.dequeue(), Some("stop"));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Full`](QueueError::Full) when the reservation is used up, [`Closed`](QueueError::Closed).
+    pub fn try_send_control(&self, message: M) -> Result<(), QueueError<M>> {
+        self.queue.core().try_offer_control(message)
+    }
+
+    /// Closes the mailbox: it takes no more messages, and what is inside can still be received.
+    pub fn close(&self) {
+        self.queue.core().close();
+    }
+
+    /// Whether the mailbox is closed.
+    pub fn is_closed(&self) -> bool {
+        self.queue.core().is_closed()
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> MailboxProducer<M> for QueueMailboxProducer<M, O, C> {
+    #[inline]
+    fn try_send(&self, message: M) -> Result<(), QueueError<M>> {
+        match self.queue.core().try_offer(message)? {
+            OfferOutcome::Rejected(message) => Err(QueueError::Full(message)),
+            OfferOutcome::Accepted | OfferOutcome::Evicted(_) | OfferOutcome::Grew(_) => Ok(()),
+        }
+    }
+
+    fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
+        // What was set before is dropped here, under no lock.
+        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
+    }
+
+    fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
+        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailboxProducer<M, O, C> {
+    fn clone(&self) -> Self {
+        Self::new(self.queue.clone())
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Drop for QueueMailboxProducer<M, O, C> {
+    fn drop(&mut self) {
+        self.queue.core().remove_producer();
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailboxProducer<M, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QueueMailboxProducer").field(self.queue.core()).finish()
+    }
+}

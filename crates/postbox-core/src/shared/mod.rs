@@ -1,0 +1,4 @@
+//! What all mailboxes share, whatever runs them.
+
+pub mod mailbox;
+pub mod queue;

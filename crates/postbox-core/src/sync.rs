@@ -1,0 +1,280 @@
+//! The primitives that every other file builds on, in one place.
+//!
+//! A mailbox is written once and compiled for two concurrency modes: [`ThreadSafe`] (atomics and a lock) and
+//! [`SingleThread`] (cells). Under `--cfg loom` the thread-safe primitives are the model checker's.
+
+use core::cell::{Cell, RefCell, RefMut};
+use core::fmt::Debug;
+use core::ops::{Deref, DerefMut};
+
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+
+#[cfg(not(loom))]
+pub(crate) use crate::lock::{SpinGuard, SpinLock};
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicUsize, Ordering};
+
+#[cfg(loom)]
+pub(crate) use self::model::{SpinGuard, SpinLock};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
+
+/// Mutual exclusion around a value.
+#[doc(hidden)]
+pub trait Lock<T> {
+    type Guard<'a>: DerefMut<Target = T>
+    where
+        Self: 'a,
+        T: 'a;
+    fn new(value: T) -> Self;
+    fn lock(&self) -> Self::Guard<'_>;
+    fn try_lock(&self) -> Option<Self::Guard<'_>>;
+}
+
+/// A machine word that may be read without holding the lock under which it is written.
+#[doc(hidden)]
+pub trait Count {
+    fn new(value: usize) -> Self;
+    /// Reads without ordering: for the holder of the lock that guards the writes, or for a hint.
+    fn get(&self) -> usize;
+    /// Writes without ordering.
+    fn set(&self, value: usize);
+    /// Reads, and sees all that happened before the [`publish`](Count::publish) that it reads from.
+    fn observe(&self) -> usize;
+    /// Writes, and makes all that happened before visible to whoever observes the value.
+    fn publish(&self, value: usize);
+    /// Adds one and returns the value before.
+    fn increment(&self) -> usize;
+    /// Takes one away and returns the value before.
+    fn decrement(&self) -> usize;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::ThreadSafe {}
+    impl Sealed for super::SingleThread {}
+}
+
+/// How the state of a mailbox is guarded.
+///
+/// Two modes exist: [`ThreadSafe`] and [`SingleThread`]. Which one a mailbox uses is part of its type, so a
+/// single-threaded mailbox cannot reach a second thread, and pays for no atomic operation.
+pub trait MailboxConcurrency: sealed::Sealed + Copy + Debug + Default + 'static {
+    #[doc(hidden)]
+    type Lock<T>: Lock<T>;
+    #[doc(hidden)]
+    type Count: Count;
+}
+
+/// How what belongs to a mailbox (its state, its hooks) is shared between its handles: by an atomic or by a
+/// plain reference count.
+pub trait MetadataStorageMode: MailboxConcurrency {
+    #[doc(hidden)]
+    type Shared<T>: Clone + Deref<Target = T>;
+    #[doc(hidden)]
+    fn share<T>(value: T) -> Self::Shared<T>;
+}
+
+/// Handles may be used from many threads at once.
+///
+/// As a [`MailboxFactory`](crate::shared::mailbox::MailboxFactory) it builds mailboxes that are
+/// `Send + Sync` whenever their messages are `Send`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadSafe;
+
+/// All handles stay on one thread; no atomic operation is paid for.
+///
+/// As a [`MailboxFactory`](crate::shared::mailbox::MailboxFactory) it builds mailboxes that are not `Send`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SingleThread;
+
+impl MailboxConcurrency for ThreadSafe {
+    type Lock<T> = SpinLock<T>;
+    type Count = AtomicUsize;
+}
+
+impl MetadataStorageMode for ThreadSafe {
+    type Shared<T> = Arc<T>;
+
+    fn share<T>(value: T) -> Arc<T> {
+        Arc::new(value)
+    }
+}
+
+impl MailboxConcurrency for SingleThread {
+    type Lock<T> = RefCell<T>;
+    type Count = Cell<usize>;
+}
+
+impl MetadataStorageMode for SingleThread {
+    type Shared<T> = Rc<T>;
+
+    fn share<T>(value: T) -> Rc<T> {
+        Rc::new(value)
+    }
+}
+
+impl<T> Lock<T> for SpinLock<T> {
+    type Guard<'a>
+        = SpinGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(value: T) -> Self {
+        SpinLock::new(value)
+    }
+
+    #[inline(always)]
+    fn lock(&self) -> SpinGuard<'_, T> {
+        SpinLock::lock(self)
+    }
+
+    #[inline(always)]
+    fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        SpinLock::try_lock(self)
+    }
+}
+
+impl Count for AtomicUsize {
+    fn new(value: usize) -> Self {
+        AtomicUsize::new(value)
+    }
+
+    #[inline(always)]
+    fn get(&self) -> usize {
+        self.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&self, value: usize) {
+        self.store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn observe(&self) -> usize {
+        self.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn publish(&self, value: usize) {
+        self.store(value, Ordering::Release);
+    }
+
+    fn increment(&self) -> usize {
+        self.fetch_add(1, Ordering::AcqRel)
+    }
+
+    fn decrement(&self) -> usize {
+        self.fetch_sub(1, Ordering::AcqRel)
+    }
+}
+
+impl<T> Lock<T> for RefCell<T> {
+    type Guard<'a>
+        = RefMut<'a, T>
+    where
+        T: 'a;
+
+    fn new(value: T) -> Self {
+        RefCell::new(value)
+    }
+
+    #[inline(always)]
+    fn lock(&self) -> RefMut<'_, T> {
+        self.borrow_mut()
+    }
+
+    #[inline(always)]
+    fn try_lock(&self) -> Option<RefMut<'_, T>> {
+        self.try_borrow_mut().ok()
+    }
+}
+
+impl Count for Cell<usize> {
+    fn new(value: usize) -> Self {
+        Cell::new(value)
+    }
+
+    #[inline(always)]
+    fn get(&self) -> usize {
+        Cell::get(self)
+    }
+
+    #[inline(always)]
+    fn set(&self, value: usize) {
+        Cell::set(self, value);
+    }
+
+    #[inline(always)]
+    fn observe(&self) -> usize {
+        Cell::get(self)
+    }
+
+    #[inline(always)]
+    fn publish(&self, value: usize) {
+        Cell::set(self, value);
+    }
+
+    fn increment(&self) -> usize {
+        self.replace(Cell::get(self).wrapping_add(1))
+    }
+
+    fn decrement(&self) -> usize {
+        self.replace(Cell::get(self).wrapping_sub(1))
+    }
+}
+
+/// Keeps what one side writes off the cache line that the other side reads.
+#[derive(Debug)]
+#[cfg_attr(any(target_arch = "aarch64", target_arch = "powerpc64"), repr(align(128)))]
+#[cfg_attr(not(any(target_arch = "aarch64", target_arch = "powerpc64")), repr(align(64)))]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+impl<T> Deref for Padded<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// The lock of the model checker, with the interface of [`crate::lock`]. The spin lock itself has a model of its own.
+#[cfg(loom)]
+mod model {
+    use core::ops::{Deref, DerefMut};
+
+    #[derive(Debug)]
+    pub struct SpinLock<T>(loom::sync::Mutex<T>);
+
+    pub struct SpinGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
+
+    impl<T> SpinLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            SpinLock(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+            SpinGuard(self.0.lock().unwrap())
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+            self.0.try_lock().ok().map(SpinGuard)
+        }
+    }
+
+    impl<T> Deref for SpinGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.0
+        }
+    }
+
+    impl<T> DerefMut for SpinGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.0
+        }
+    }
+}

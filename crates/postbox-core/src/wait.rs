@@ -1,0 +1,240 @@
+//! The wait queue: who waits, in which order, and whom to wake.
+//!
+//! Rules that its users keep, and that every future of this crate follows:
+//!
+//! 1. *Register in the critical section that saw "not yet".* The owner of the condition holds the lock that guards
+//!    it while it calls [`WaitQueue::register`], so nothing can change unseen between the look and the registration.
+//! 2. *Wake after the locks are released.* [`WaitQueue::notify_one`] hands out the waker instead of calling it.
+//! 3. *A wake-up is never swallowed.* Whoever gives back a ticket that was notified but not used passes the
+//!    notification on; [`WaitQueue::remove`] tells.
+
+use core::fmt;
+use core::task::Waker;
+
+use alloc::vec::Vec;
+
+use crate::sync::{Count, Lock, MailboxConcurrency};
+
+const NONE: u32 = u32::MAX;
+
+/// A place in a [`WaitQueue`]. Its owner alone frees it, by [`WaitQueue::remove`].
+#[derive(Debug)]
+pub struct Ticket(u32);
+
+/// Waiting tasks in order of arrival.
+///
+/// ```
+/// use core::task::Waker;
+/// use postbox_core::{ThreadSafe, WaitQueue};
+///
+/// let queue: WaitQueue<ThreadSafe> = WaitQueue::new();
+/// let mut ticket = None;
+/// queue.register(&mut ticket, Waker::noop());
+/// assert!(queue.is_waiting());
+///
+/// let waker = queue.notify_one().expect("one task waits");
+/// waker.wake();
+/// assert!(!queue.is_waiting());
+/// assert!(queue.remove(&mut ticket), "the ticket had been notified");
+/// ```
+pub struct WaitQueue<C: MailboxConcurrency> {
+    /// How many tickets wait un-notified. Read without the lock by those who might have to notify.
+    waiting: C::Count,
+    list: C::Lock<List>,
+}
+
+impl<C: MailboxConcurrency> fmt::Debug for WaitQueue<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitQueue").field("waiting", &self.waiting.get()).finish_non_exhaustive()
+    }
+}
+
+impl<C: MailboxConcurrency> Default for WaitQueue<C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A doubly linked list in a slab: any ticket leaves in constant time, and places are used again.
+#[derive(Debug)]
+struct List {
+    slots: Vec<Slot>,
+    head: u32,
+    tail: u32,
+    /// The first free slot; free slots are linked by `next`.
+    free: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// `Some` while the ticket waits; `None` once it was notified, or while the slot is free.
+    waker: Option<Waker>,
+    prev: u32,
+    next: u32,
+}
+
+impl<C: MailboxConcurrency> WaitQueue<C> {
+    /// An empty queue. Allocates nothing until somebody waits.
+    pub fn new() -> Self {
+        let list = List { slots: Vec::new(), head: NONE, tail: NONE, free: NONE };
+        WaitQueue { waiting: C::Count::new(0), list: C::Lock::new(list) }
+    }
+
+    /// Whether anybody waits. Exact for a caller that holds the lock under which waiters register.
+    #[inline(always)]
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.get() != 0
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiting.get()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        !self.is_waiting()
+    }
+
+    /// Makes `waker` wait under `ticket`.
+    ///
+    /// Without a ticket, a new one goes to the end. A ticket that still waits keeps its place and takes the new
+    /// waker. A ticket that was notified, and whose owner found the condition untrue again because somebody was
+    /// quicker, goes to the head: it has waited longest.
+    pub fn register(&self, ticket: &mut Option<Ticket>, waker: &Waker) {
+        let mut list = self.list.lock();
+        let replaced = match ticket {
+            None => {
+                let index = list.allocate(waker.clone());
+                list.link_last(index);
+                *ticket = Some(Ticket(index));
+                None
+            }
+            Some(Ticket(index)) => {
+                let index = *index;
+                match &list.slots[index as usize].waker {
+                    Some(current) if current.will_wake(waker) => return,
+                    Some(_) => list.slots[index as usize].waker.replace(waker.clone()),
+                    None => {
+                        list.slots[index as usize].waker = Some(waker.clone());
+                        list.link_first(index);
+                        self.waiting.set(self.waiting.get() + 1);
+                        return;
+                    }
+                }
+            }
+        };
+        if replaced.is_none() {
+            self.waiting.set(self.waiting.get() + 1);
+        }
+        drop(list);
+        // A waker's drop runs foreign code: only without the lock.
+        drop(replaced);
+    }
+
+    /// Takes the first waiter out and gives its waker, to be woken once the caller holds no lock.
+    pub fn notify_one(&self) -> Option<Waker> {
+        let mut list = self.list.lock();
+        let index = list.head;
+        if index == NONE {
+            return None;
+        }
+        list.unlink(index);
+        self.waiting.set(self.waiting.get() - 1);
+        list.slots[index as usize].waker.take()
+    }
+
+    /// Wakes everybody who waits now. The caller holds no lock.
+    pub fn wake_all(&self) {
+        let wakers: Vec<Waker> = {
+            let mut list = self.list.lock();
+            let mut wakers = Vec::with_capacity(self.waiting.get());
+            while list.head != NONE {
+                let index = list.head;
+                list.unlink(index);
+                wakers.extend(list.slots[index as usize].waker.take());
+            }
+            self.waiting.set(0);
+            wakers
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Gives a ticket back. `true` if it had been notified: then the caller either has used the notification or
+    /// passes it on.
+    pub fn remove(&self, ticket: &mut Option<Ticket>) -> bool {
+        let Some(Ticket(index)) = ticket.take() else {
+            return false;
+        };
+        let mut list = self.list.lock();
+        let waker = list.slots[index as usize].waker.take();
+        if waker.is_some() {
+            list.unlink(index);
+            self.waiting.set(self.waiting.get() - 1);
+        }
+        list.release(index);
+        drop(list);
+        waker.is_none()
+    }
+
+    /// How many places the slab holds, used and free: tests look at it for leaks.
+    #[doc(hidden)]
+    pub fn places(&self) -> usize {
+        self.list.lock().slots.len()
+    }
+}
+
+impl List {
+    fn allocate(&mut self, waker: Waker) -> u32 {
+        let slot = Slot { waker: Some(waker), prev: NONE, next: NONE };
+        if self.free == NONE {
+            let index = u32::try_from(self.slots.len()).ok().filter(|&index| index != NONE);
+            self.slots.push(slot);
+            index.expect("fewer than 2^32 - 1 tasks wait on one queue")
+        } else {
+            let index = self.free;
+            self.free = self.slots[index as usize].next;
+            self.slots[index as usize] = slot;
+            index
+        }
+    }
+
+    fn release(&mut self, index: u32) {
+        self.slots[index as usize].next = self.free;
+        self.free = index;
+    }
+
+    fn link_last(&mut self, index: u32) {
+        let tail = self.tail;
+        let slot = &mut self.slots[index as usize];
+        (slot.prev, slot.next) = (tail, NONE);
+        match tail {
+            NONE => self.head = index,
+            tail => self.slots[tail as usize].next = index,
+        }
+        self.tail = index;
+    }
+
+    fn link_first(&mut self, index: u32) {
+        let head = self.head;
+        let slot = &mut self.slots[index as usize];
+        (slot.prev, slot.next) = (NONE, head);
+        match head {
+            NONE => self.tail = index,
+            head => self.slots[head as usize].prev = index,
+        }
+        self.head = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Slot { prev, next, .. } = self.slots[index as usize];
+        match prev {
+            NONE => self.head = next,
+            prev => self.slots[prev as usize].next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => self.slots[next as usize].prev = prev,
+        }
+    }
+}
