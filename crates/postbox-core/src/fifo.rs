@@ -2,8 +2,7 @@
 
 use core::mem;
 
-use alloc::collections::VecDeque;
-
+use crate::chunks::Chunks;
 use crate::order::{Displaced, Order, Store};
 
 /// Messages leave in the order in which they came.
@@ -25,18 +24,14 @@ impl<M> Order<M> for Fifo {
     }
 }
 
-/// A ring of messages.
+/// Messages by age.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct FifoStore<M>(VecDeque<M>);
-
-/// A ring that was needed for a burst is given back once it is this much larger than what it holds.
-const SPARE_FACTOR: usize = 8;
-const SPARE_MINIMUM: usize = 4096;
+pub struct FifoStore<M>(Chunks<M>);
 
 impl<M> Default for FifoStore<M> {
     fn default() -> Self {
-        FifoStore(VecDeque::new())
+        FifoStore(Chunks::default())
     }
 }
 
@@ -59,13 +54,10 @@ impl<M> Store for FifoStore<M> {
         self.0.push_back(item);
     }
 
-    fn absorb(&mut self, arrived: &mut VecDeque<M>) {
+    fn absorb(&mut self, arrived: &mut Chunks<M>) {
         if self.0.is_empty() {
-            // The whole batch changes hands without a copy; the two rings take turns.
+            // The whole batch changes hands without a copy; the two buffers take turns.
             mem::swap(&mut self.0, arrived);
-            if arrived.capacity() > SPARE_MINIMUM && arrived.capacity() / SPARE_FACTOR > self.0.len() {
-                arrived.shrink_to(SPARE_MINIMUM.max(self.0.len() * 2));
-            }
         } else {
             self.0.append(arrived);
         }

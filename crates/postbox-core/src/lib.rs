@@ -5,6 +5,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+mod chunks;
 mod fifo;
 mod heap;
 #[cfg(any(not(loom), test))]

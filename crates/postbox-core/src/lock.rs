@@ -37,7 +37,10 @@ pub struct SpinGuard<'a, T> {
 
 impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
-        SpinLock { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        SpinLock {
+            locked: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
     }
 
     #[inline(always)]
@@ -54,7 +57,10 @@ impl<T> SpinLock<T> {
         if self.locked.swap(true, Ordering::Acquire) {
             None
         } else {
-            Some(SpinGuard { lock: self, _value: core::marker::PhantomData })
+            Some(SpinGuard {
+                lock: self,
+                _value: core::marker::PhantomData,
+            })
         }
     }
 
@@ -106,35 +112,39 @@ impl<T> fmt::Debug for SpinLock<T> {
 }
 
 /// How a contender passes the time: briefly on the processor, then off it.
-pub(crate) struct Relax {
-    step: u32,
+struct Relax {
+    looks: u32,
 }
 
 impl Relax {
-    /// 2^6 pauses in one go at the most, before the time slice is given up.
-    const SPIN_STEPS: u32 = 6;
+    /// Looks at short, growing distances before the time slice is given up. The lock is often free for a moment
+    /// only, between two operations of a busy holder, so the distances stay short.
+    const SPINS: u32 = 7;
+    /// Yields before naps.
+    #[cfg(feature = "std")]
+    const YIELDS: u32 = 10_000;
 
-    pub(crate) fn new() -> Self {
-        Relax { step: 0 }
+    fn new() -> Self {
+        Relax { looks: 0 }
     }
 
-    pub(crate) fn relax(&mut self) {
-        #[cfg(loom)]
+    #[cfg(loom)]
+    fn relax(&mut self) {
         loom::thread::yield_now();
-        #[cfg(not(loom))]
-        if self.step <= Self::SPIN_STEPS || cfg!(not(feature = "std")) {
-            for _ in 0..1u32 << self.step.min(Self::SPIN_STEPS) {
-                core::hint::spin_loop();
-            }
-        } else {
-            #[cfg(feature = "std")]
-            if self.step < 64 {
-                std::thread::yield_now();
-            } else {
-                // The holder was preempted and yielding does not reach it (it has a lower priority, say).
-                std::thread::sleep(core::time::Duration::from_micros(50));
-            }
+    }
+
+    #[cfg(not(loom))]
+    fn relax(&mut self) {
+        self.looks = self.looks.saturating_add(1);
+        #[cfg(feature = "std")]
+        if self.looks > Self::SPINS + Self::YIELDS {
+            // The holder was preempted and yielding does not reach it: it has a lower priority, say.
+            return std::thread::sleep(core::time::Duration::from_micros(50));
+        } else if self.looks > Self::SPINS {
+            return std::thread::yield_now();
         }
-        self.step = self.step.saturating_add(1);
+        for _ in 0..1 << self.looks {
+            core::hint::spin_loop();
+        }
     }
 }

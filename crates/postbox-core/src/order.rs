@@ -1,6 +1,6 @@
 //! In which order messages leave: what differs between a FIFO and a priority mailbox, and nothing else.
 
-use alloc::collections::VecDeque;
+use crate::chunks::Chunks;
 
 /// The order of a mailbox. [`Fifo`](crate::fifo::Fifo) and [`Priority`](crate::priority::Priority) are the two.
 #[doc(hidden)]
@@ -28,8 +28,8 @@ pub trait Store: Default {
     fn len(&self) -> usize;
     fn pop(&mut self) -> Option<Self::Item>;
     fn push(&mut self, item: Self::Item);
-    /// Moves in all that has arrived. Leaves `arrived` empty, with some capacity to go on with.
-    fn absorb(&mut self, arrived: &mut VecDeque<Self::Item>);
+    /// Moves in all that has arrived. Leaves `arrived` empty.
+    fn absorb(&mut self, arrived: &mut Chunks<Self::Item>);
     /// Puts a message back that had left: before its equals.
     fn restore(&mut self, item: Self::Item);
     /// Takes `incoming` in and gives the least wanted out, which may be `incoming` itself.

@@ -5,15 +5,15 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Wake;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::order::Order;
 use crate::shared::mailbox::{QueueMailbox, QueueMailboxProducer};
-use crate::shared::queue::{OfferOutcome, QueueError};
-use crate::sync::ThreadSafe;
+use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
+use crate::sync::{AtomicUsize, Count, ThreadSafe};
 
 /// Wakes the thread that made it.
 struct Unpark {
@@ -39,9 +39,15 @@ std::thread_local! {
 }
 
 /// Polls `future` on this thread until it is ready or `deadline` has passed.
-pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
+pub(crate) fn block_on<F: Future + Unpin>(
+    future: &mut F,
+    deadline: Option<Instant>,
+) -> Option<F::Output> {
     let (unpark, waker) = UNPARK.take().unwrap_or_else(|| {
-        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
+        let unpark = Arc::new(Unpark {
+            thread: thread::current(),
+            woken: AtomicBool::new(false),
+        });
         let waker = Waker::from(Arc::clone(&unpark));
         (unpark, waker)
     });
@@ -62,19 +68,39 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Insta
     answer
 }
 
-/// How long a thread spins before it sleeps. Waking a sleeper costs tens of microseconds, so a short wait is worth
-/// some spinning; with more threads than processors, whoever spins keeps the other side from running, so the rest
-/// of the time is given away.
-struct Patience {
-    round: u32,
+/// How many threads can run at once.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-impl Patience {
-    const SPINS: u32 = 7;
-    const YIELDS: u32 = 8;
+/// How long a thread stays awake before it sleeps.
+///
+/// Waking a sleeper takes tens of microseconds, and while it wakes the other side runs full or dry and falls asleep
+/// in its turn; then each batch pays for two wake-ups. So a thread first spins for about three microseconds, then
+/// gives its time slice away again and again: with more threads than processors, that is what lets the other side
+/// run. How often is learnt: a sleep that turned out short would have been better spent awake, a long one not.
+struct Patience<'a> {
+    round: usize,
+    yields: &'a AtomicUsize,
+}
 
-    fn new() -> Self {
-        Patience { round: 0 }
+impl<'a> Patience<'a> {
+    /// 2^7 - 1 pauses in all.
+    const SPINS: usize = 7;
+    const MOST_YIELDS: usize = 96;
+    /// A wait shorter than this is not worth a sleep.
+    const SHORT: Duration = Duration::from_micros(300);
+
+    /// For a mailbox with this many handles: with more handles than processors, the other side waits for this
+    /// processor, so there is no spinning. The first look comes after 2^`first_look` pauses.
+    fn new(yields: &'a AtomicUsize, handles: usize, first_look: usize) -> Self {
+        let round = if handles > processors() {
+            Self::SPINS
+        } else {
+            first_look
+        };
+        Patience { round, yields }
     }
 
     /// Passes some time. `false` when it is time to sleep.
@@ -83,13 +109,34 @@ impl Patience {
             for _ in 0..1 << self.round {
                 core::hint::spin_loop();
             }
-        } else if self.round < Self::SPINS + Self::YIELDS {
+        } else if self.round < Self::SPINS + self.yields.get() {
             thread::yield_now();
         } else {
             return false;
         }
         self.round += 1;
         true
+    }
+
+    /// Whether time is nearly up, so that whatever is there must do.
+    fn is_ending(&self) -> bool {
+        self.round >= Self::SPINS
+    }
+
+    /// Sleeps until `future` is ready or `deadline` has passed, and learns from how long that took.
+    fn sleep<F: Future + Unpin>(
+        &self,
+        future: &mut F,
+        deadline: Option<Instant>,
+    ) -> Option<F::Output> {
+        let start = Instant::now();
+        let answer = block_on(future, deadline);
+        let yields = self.yields.get();
+        self.yields.set(match start.elapsed() < Self::SHORT {
+            true => (yields * 2 + 8).min(Self::MOST_YIELDS),
+            false => yields / 2,
+        });
+        answer
     }
 }
 
@@ -98,8 +145,12 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     ///
     /// # Errors
     /// [`Disconnected`](QueueError::Disconnected) when nothing is left and nothing will come.
+    #[inline]
     pub fn recv_blocking(&self) -> Result<M, QueueError<M>> {
-        self.recv_deadline(None)
+        match self.queue().core().poll_leisurely()? {
+            Some(message) => Ok(message),
+            None => self.recv_patiently(None),
+        }
     }
 
     /// Takes the next message; the thread waits for one, at most as long as `timeout`.
@@ -116,21 +167,16 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     /// # Errors
     /// [`Empty`](QueueError::Empty) when the time is up, [`Disconnected`](QueueError::Disconnected).
     pub fn recv_timeout(&self, timeout: Duration) -> Result<M, QueueError<M>> {
-        self.recv_deadline(Instant::now().checked_add(timeout))
-    }
-
-    #[inline]
-    fn recv_deadline(&self, deadline: Option<Instant>) -> Result<M, QueueError<M>> {
         match self.queue().core().try_poll()? {
             Some(message) => Ok(message),
-            None => self.recv_patiently(deadline),
+            None => self.recv_patiently(Instant::now().checked_add(timeout)),
         }
     }
 
     #[cold]
     fn recv_patiently(&self, deadline: Option<Instant>) -> Result<M, QueueError<M>> {
         let core = self.queue().core();
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(&core.receive_patience, core.handles(), 0);
         while patience.wait() {
             if core.may_receive()
                 && let Some(message) = core.try_poll()?
@@ -138,7 +184,9 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
                 return Ok(message);
             }
         }
-        block_on(&mut self.recv(), deadline).unwrap_or(Err(QueueError::Empty))
+        patience
+            .sleep(&mut self.recv(), deadline)
+            .unwrap_or(Err(QueueError::Empty))
     }
 }
 
@@ -152,7 +200,7 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
     /// let mailbox = BoundedMailbox::new(1);
     /// let producer = mailbox.producer();
     /// let sender = thread::spawn(move || (0..100).for_each(|n| {
-    ///     producer.send_blocking(n).unwrap();
+    ///     assert!(producer.send_blocking(n).is_ok());
     /// }));
     /// let received: Vec<i32> = std::iter::from_fn(|| mailbox.recv_blocking().ok()).collect();
     /// assert_eq!(received, (0..100).collect::<Vec<_>>());
@@ -163,48 +211,62 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
     /// [`Closed`](QueueError::Closed), with the message.
     #[inline]
     pub fn send_blocking(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
-        self.send_deadline(message, None)
+        let core = self.queue().core();
+        match core.offer(core.enclose(message)) {
+            Ok(outcome) => Ok(outcome.map(O::open)),
+            Err(refusal) => self.send_patiently(refusal, None),
+        }
     }
 
     /// Sends; the thread waits for room, at most as long as `timeout`.
     ///
     /// # Errors
     /// [`Timeout`](QueueError::Timeout) when the time is up, [`Closed`](QueueError::Closed); both with the message.
-    pub fn send_timeout(&self, message: M, timeout: Duration) -> Result<OfferOutcome<M>, QueueError<M>> {
-        self.send_deadline(message, Instant::now().checked_add(timeout))
-    }
-
-    #[inline]
-    fn send_deadline(&self, message: M, deadline: Option<Instant>) -> Result<OfferOutcome<M>, QueueError<M>> {
+    pub fn send_timeout(
+        &self,
+        message: M,
+        timeout: Duration,
+    ) -> Result<OfferOutcome<M>, QueueError<M>> {
         let core = self.queue().core();
         match core.offer(core.enclose(message)) {
             Ok(outcome) => Ok(outcome.map(O::open)),
-            Err(QueueError::Full(item)) => self.send_patiently(item, deadline),
-            Err(error) => Err(error.map(O::open)),
+            Err(refusal) => self.send_patiently(refusal, Instant::now().checked_add(timeout)),
         }
     }
 
     #[cold]
     fn send_patiently(
         &self,
-        mut item: O::Item,
+        refusal: QueueError<O::Item>,
         deadline: Option<Instant>,
     ) -> Result<OfferOutcome<M>, QueueError<M>> {
         let core = self.queue().core();
-        let mut patience = Patience::new();
+        let QueueError::Full(mut item) = refusal else {
+            return Err(core.refuse(refusal));
+        };
+        if core.policy() != OverflowPolicy::Block {
+            return Err(core.refuse(QueueError::Full(item)));
+        }
+        // Not for a single place at once: filling that, and waiting again, would make the two sides meet for every
+        // message. A moment later there is room for many.
+        let many = (core.capacity().unwrap_or(1) / 8).clamp(1, 128);
+        let first_look = if many > 8 { Patience::SPINS - 2 } else { 0 };
+        let mut patience = Patience::new(&core.send_patience, core.handles(), first_look);
         while patience.wait() {
-            if core.has_room_now() {
+            if core.room_now() >= if patience.is_ending() { 1 } else { many } || core.is_closed() {
                 match core.offer(item) {
                     Ok(outcome) => return Ok(outcome.map(O::open)),
                     Err(QueueError::Full(back)) => item = back,
-                    Err(error) => return Err(error.map(O::open)),
+                    Err(error) => return Err(core.refuse(error)),
                 }
             }
         }
         let mut offer = self.queue().offer_item(item);
-        match block_on(&mut offer, deadline) {
+        match patience.sleep(&mut offer, deadline) {
             Some(answer) => answer,
-            None => Err(offer.into_message().map_or(QueueError::Disconnected, QueueError::Timeout)),
+            None => Err(offer
+                .into_message()
+                .map_or(QueueError::Disconnected, QueueError::Timeout)),
         }
     }
 }

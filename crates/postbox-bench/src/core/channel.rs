@@ -2,8 +2,10 @@
 
 use std::future::Future;
 
-use postbox_core::shared::mailbox::{MailboxFactory, MailboxOptions, MailboxProducer, QueueMailbox, QueueMailboxProducer, ThreadSafe};
 use postbox_core::MailboxConsumer;
+use postbox_core::shared::mailbox::{
+    MailboxFactory, MailboxOptions, MailboxProducer, QueueMailbox, QueueMailboxProducer, ThreadSafe,
+};
 
 /// What is sent: a number that the consumer adds up, so that nothing is optimised away or lost unseen.
 pub trait Payload: Copy + Clone + Default + Send + Sync + std::fmt::Debug + 'static {

@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use postbox_core::shared::mailbox::Mailbox;
 use postbox_core::PriorityMailbox;
+use postbox_core::shared::mailbox::Mailbox;
 
 use super::SUITE;
 use super::channel::{Payload, Words};
@@ -94,13 +94,32 @@ fn for_payload<M: Payload>(settings: &Settings) {
     for depth in [1_000, 1_000_000] {
         for (kind, ranks) in [("8-levels", 8), ("any-key", u64::MAX)] {
             let scenario = format!("priority/{kind}/depth-{depth}/{}B", M::BYTES);
-            if settings.only.as_ref().is_some_and(|only| !scenario.contains(only.as_str())) {
+            if settings
+                .only
+                .as_ref()
+                .is_some_and(|only| !scenario.contains(only.as_str()))
+            {
                 continue;
             }
             let contenders = vec![
-                contender("postbox", PriorityMailbox::new(|job: &Job<M>| job.0), depth, ranks),
-                contender("mutex-binary-heap", Heap(Mutex::new((0, BinaryHeap::<Reverse<Entry<M>>>::new()))), depth, ranks),
-                contender("mutex-btree-map", Map(Mutex::new((0, BTreeMap::<(i64, u64), M>::new()))), depth, ranks),
+                contender(
+                    "postbox",
+                    PriorityMailbox::new(|job: &Job<M>| job.0),
+                    depth,
+                    ranks,
+                ),
+                contender(
+                    "mutex-binary-heap",
+                    Heap(Mutex::new((0, BinaryHeap::<Reverse<Entry<M>>>::new()))),
+                    depth,
+                    ranks,
+                ),
+                contender(
+                    "mutex-btree-map",
+                    Map(Mutex::new((0, BTreeMap::<(i64, u64), M>::new()))),
+                    depth,
+                    ranks,
+                ),
             ];
             measure(settings, SUITE, &scenario, 1_000_000, contenders);
         }

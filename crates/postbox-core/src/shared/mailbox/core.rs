@@ -23,11 +23,11 @@ use core::marker::PhantomData;
 use core::task::Waker;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::options::MailboxOptions;
 use super::producer::{Hooks, MailboxEvent};
+use crate::chunks::Chunks;
 use crate::order::{Displaced, Order, Store};
 use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
 use crate::sync::{Count, Lock, MailboxConcurrency, MetadataStorageMode, Padded};
@@ -43,6 +43,18 @@ const OBSERVED: usize = 4;
 const CLOSED: usize = 8;
 /// The last producer is gone.
 const ORPHANED: usize = 16;
+
+/// More room than any queue needs, yet near enough for wrapping counters to be compared.
+const FAR: usize = isize::MAX as usize;
+
+/// How often a waiting thread gives its time slice away before it sleeps, until it knows better.
+const INITIAL_PATIENCE: usize = 16;
+
+/// How many messages make meeting the producers worth while.
+const GOOD_BATCH: usize = 64;
+
+/// How many pauses of the processor a receiver lets messages gather, at the most: one or two microseconds.
+const LONGEST_LINGER: usize = 64;
 
 /// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
 /// than an exchange. More are taken at once.
@@ -62,6 +74,11 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     pub(crate) receivers: WaitQueue<C>,
     /// Waits for room.
     pub(crate) senders: WaitQueue<C>,
+    /// How patiently threads wait awake, for a message and for room: see `park.rs`.
+    pub(crate) receive_patience: C::Count,
+    /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
+    linger: C::Count,
+    pub(crate) send_patience: C::Count,
     pub(crate) producers: C::Count,
     pub(crate) consumers: C::Count,
     extras: C::Lock<Option<Box<Extras<O::Store, C>>>>,
@@ -86,12 +103,10 @@ struct Back<I, C: MailboxConcurrency> {
 }
 
 struct Inbox<I> {
-    arrived: VecDeque<I>,
-    /// A push that leaves no more than this many messages behind needs no second look. 0 sends every push to the
-    /// second look: the mailbox is closed or observed.
-    limit: usize,
-    /// `popped` as last read: as long as it proves that there is room, the consumers' cache line is left alone.
-    popped_seen: usize,
+    arrived: Chunks<I>,
+    /// The value of `pushed` up to which a push needs no second look: there was room that far when `popped` was
+    /// last read, so the consumers' cache line is left alone. A closed or observed mailbox has none of it.
+    clear_until: usize,
 }
 
 /// What most mailboxes never use; allocated on first use.
@@ -119,27 +134,37 @@ impl<S: Store, C: MetadataStorageMode> Default for Extras<S, C> {
     }
 }
 
-type InboxGuard<'a, M, O, C> = <<C as MailboxConcurrency>::Lock<Inbox<<O as Order<M>>::Item>> as Lock<
-    Inbox<<O as Order<M>>::Item>,
->>::Guard<'a>;
+type InboxGuard<'a, M, O, C> =
+    <<C as MailboxConcurrency>::Lock<Inbox<<O as Order<M>>::Item>> as Lock<
+        Inbox<<O as Order<M>>::Item>,
+    >>::Guard<'a>;
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
         let capacity = options.capacity_limit().unwrap_or(usize::MAX);
-        let inbox = Inbox { arrived: VecDeque::new(), limit: capacity, popped_seen: 0 };
+        let inbox = Inbox {
+            arrived: Chunks::default(),
+            clear_until: capacity.min(FAR),
+        };
         Core {
             front: Padded(Front {
                 store: C::Lock::new(O::Store::default()),
                 popped: C::Count::new(0),
                 stored: C::Count::new(0),
             }),
-            back: Padded(Back { inbox: C::Lock::new(inbox), pushed: C::Count::new(0) }),
+            back: Padded(Back {
+                inbox: C::Lock::new(inbox),
+                pushed: C::Count::new(0),
+            }),
             flags: C::Count::new(0),
             capacity: C::Count::new(capacity),
             stashed: C::Count::new(0),
             refused: C::Count::new(0),
             receivers: WaitQueue::new(),
             senders: WaitQueue::new(),
+            linger: C::Count::new(0),
+            receive_patience: C::Count::new(INITIAL_PATIENCE),
+            send_patience: C::Count::new(INITIAL_PATIENCE),
             producers: C::Count::new(0),
             consumers: C::Count::new(0),
             extras: C::Lock::new(None),
@@ -179,24 +204,30 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         !self.is_drained() || self.flags.get() & (CONTROL | CLOSED | ORPHANED) != 0
     }
 
-    /// Whether there is room for one message more.
+    /// For how many messages there is room.
     #[inline(always)]
-    pub(crate) fn has_room_now(&self) -> bool {
-        let pushed = self.back.pushed.get();
-        let waiting = pushed.wrapping_sub(self.front.popped.get()) as isize;
-        (waiting.max(0) as usize) < self.room()
+    pub(crate) fn room_now(&self) -> usize {
+        let waiting = self.back.pushed.get().wrapping_sub(self.front.popped.get()) as isize;
+        self.room().saturating_sub(waiting.max(0) as usize)
     }
 
     pub(crate) fn control_len(&self) -> usize {
         if self.flags.get() & CONTROL == 0 {
             return 0;
         }
-        self.extras.lock().as_ref().map_or(0, |extras| extras.control.len())
+        self.extras
+            .lock()
+            .as_ref()
+            .map_or(0, |extras| extras.control.len())
     }
 
     /// How many messages were ever taken in; evicted ones count, refused ones do not.
     pub(crate) fn lifetime(&self) -> usize {
-        let control = self.extras.lock().as_ref().map_or(0, |extras| extras.control_pushed);
+        let control = self
+            .extras
+            .lock()
+            .as_ref()
+            .map_or(0, |extras| extras.control_pushed);
         self.back.pushed.observe().wrapping_add(control)
     }
 
@@ -254,13 +285,16 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// One attempt. A sender that means to wait makes many, so "full" is not counted as a refusal here.
     #[inline]
-    pub(crate) fn offer(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+    pub(crate) fn offer(
+        &self,
+        item: O::Item,
+    ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         if self.order.is_control(&item) {
             return self.offer_control(item);
         }
         let mut inbox = self.back.inbox.lock();
         let pushed = self.back.pushed.get();
-        if pushed.wrapping_sub(inbox.popped_seen) >= inbox.limit {
+        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
             return self.offer_after_second_look(item, inbox);
         }
         inbox.arrived.push_back(item);
@@ -288,7 +322,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 OverflowPolicy::Grow => {
                     let capacity = self.capacity.get().saturating_mul(2);
                     self.capacity.set(capacity);
-                    self.refresh_limit(&mut inbox);
+                    self.has_room(&mut inbox);
                     self.push(&mut inbox, item);
                     OfferOutcome::Grew(capacity)
                 }
@@ -321,8 +355,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             match store.displace(item, self.policy == OverflowPolicy::DropOldest) {
                 Displaced::Incoming(item) => OfferOutcome::Rejected(item),
                 Displaced::Other(item) => {
-                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
-                    self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+                    self.front
+                        .popped
+                        .publish(self.front.popped.get().wrapping_add(1));
+                    self.back
+                        .pushed
+                        .publish(self.back.pushed.get().wrapping_add(1));
                     OfferOutcome::Evicted(item)
                 }
             }
@@ -377,16 +415,20 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     fn push(&self, inbox: &mut InboxGuard<'_, M, O, C>, item: O::Item) {
         inbox.arrived.push_back(item);
-        self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+        self.back
+            .pushed
+            .publish(self.back.pushed.get().wrapping_add(1));
     }
 
+    /// Looks how far there is room now.
     fn has_room(&self, inbox: &mut InboxGuard<'_, M, O, C>) -> bool {
-        inbox.popped_seen = self.front.popped.observe();
-        self.back.pushed.get().wrapping_sub(inbox.popped_seen) < self.room()
-    }
-
-    fn refresh_limit(&self, inbox: &mut InboxGuard<'_, M, O, C>) {
-        inbox.limit = if self.flags.get() & (CLOSED | OBSERVED) == 0 { self.room() } else { 0 };
+        let popped = self.front.popped.observe();
+        let room = self.room().min(FAR);
+        let observed = self.flags.get() & (CLOSED | OBSERVED) != 0;
+        let pushed = self.back.pushed.get();
+        let clear_until = popped.wrapping_add(room);
+        inbox.clear_until = if observed { pushed } else { clear_until };
+        clear_until.wrapping_sub(pushed) as isize > 0
     }
 
     /// Waits for room: `true` if the sender is registered, `false` if an offer would be answered now.
@@ -401,7 +443,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// Waits for room on the control lane, likewise.
-    pub(crate) fn register_control_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+    pub(crate) fn register_control_sender(
+        &self,
+        ticket: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> bool {
         let _inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
         let extras = guard.get_or_insert_default();
@@ -422,7 +468,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
         let waker = self.extras.lock().as_ref().and_then(|extras| {
             let pass_on = extras.control_senders.remove(ticket) && !used;
-            pass_on.then(|| extras.control_senders.notify_one()).flatten()
+            pass_on
+                .then(|| extras.control_senders.notify_one())
+                .flatten()
         });
         if let Some(waker) = waker {
             waker.wake();
@@ -446,6 +494,33 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         match self.take() {
             Some(item) => Ok(Some(O::open(item))),
             None => self.end(),
+        }
+    }
+
+    /// [`try_poll`](Self::try_poll) for a receiver that has time: where messages come in a stream, it lets some
+    /// gather before it takes them, so that it meets the producers once for many. See `learn`.
+    #[inline]
+    pub(crate) fn poll_leisurely(&self) -> Result<Option<M>, QueueError<M>> {
+        if self.front.stored.get() == 0 {
+            for _ in 0..self.linger.get() {
+                core::hint::spin_loop();
+            }
+        }
+        self.try_poll()
+    }
+
+    /// A batch of `taken` messages was there. Some, but not many: let more gather next time. One: they come one by
+    /// one, and waiting would only delay them.
+    #[inline]
+    fn learn(&self, taken: usize) {
+        let linger = self.linger.get();
+        let better = match taken {
+            0..=1 => linger / 2,
+            2..GOOD_BATCH => (linger * 2 + 2).min(LONGEST_LINGER),
+            _ => linger,
+        };
+        if better != linger {
+            self.linger.set(better);
         }
     }
 
@@ -526,6 +601,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 continue;
             }
             let waiting = inbox.arrived.len();
+            self.learn(waiting);
             let item = if waiting > EXCHANGE_ABOVE
                 && let Some(mut store) = self.front.store.try_lock()
             {
@@ -538,7 +614,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 let item = inbox.arrived.pop_front();
                 if item.is_some() {
                     // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
-                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+                    self.front
+                        .popped
+                        .publish(self.front.popped.get().wrapping_add(1));
                 }
                 drop(inbox);
                 item
@@ -566,7 +644,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Moves in what has arrived, if anything. Under the store's lock, so `popped` stands still.
     fn sort_in(&self, store: &mut O::Store) {
-        let in_mailbox = self.back.pushed.observe().wrapping_sub(self.front.popped.get());
+        let in_mailbox = self
+            .back
+            .pushed
+            .observe()
+            .wrapping_sub(self.front.popped.get());
         if in_mailbox != store.len() {
             self.exchange(store, &mut self.back.inbox.lock());
         }
@@ -581,7 +663,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     #[inline(always)]
     fn popped_one(&self, store: &O::Store) {
         // `stored` last: whoever reads 0 there may write `popped` next, and must see this value of it.
-        self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+        self.front
+            .popped
+            .publish(self.front.popped.get().wrapping_add(1));
         self.front.stored.publish(store.len());
     }
 
@@ -608,7 +692,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             }
             if wanted > 0 {
                 // Only a holder of messages writes `popped`: with the store empty it is the inbox's to write.
-                self.front.popped.publish(self.front.popped.get().wrapping_add(wanted));
+                self.front
+                    .popped
+                    .publish(self.front.popped.get().wrapping_add(wanted));
                 self.front.stored.publish(store.len());
             }
         }
@@ -657,7 +743,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     fn change_flags(&self, change: impl FnOnce(usize) -> usize) {
         let mut inbox = self.back.inbox.lock();
         self.flags.publish(change(self.flags.get()));
-        self.refresh_limit(&mut inbox);
+        self.has_room(&mut inbox);
     }
 
     /// Takes no more messages; those inside can still be received. `false` if it was closed before.
@@ -750,7 +836,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let mut inbox = self.back.inbox.lock();
         self.extras.lock().get_or_insert_default().stash.push(item);
         self.stashed.set(self.stashed.get() + 1);
-        self.refresh_limit(&mut inbox);
+        self.has_room(&mut inbox);
     }
 
     /// Puts all stashed messages back, in the order in which they were stashed and before what waits. Returns how
@@ -758,7 +844,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     pub(crate) fn unstash(&self) -> usize {
         let mut store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
-        let stash = self.extras.lock().as_mut().map(|extras| core::mem::take(&mut extras.stash)).unwrap_or_default();
+        let stash = self
+            .extras
+            .lock()
+            .as_mut()
+            .map(|extras| core::mem::take(&mut extras.stash))
+            .unwrap_or_default();
         let count = stash.len();
         if count == 0 {
             return 0;
@@ -770,8 +861,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let popped = self.front.popped.get().wrapping_sub(count);
         self.front.popped.publish(popped);
         self.front.stored.publish(store.len());
-        inbox.popped_seen = popped;
-        self.refresh_limit(&mut inbox);
+        self.has_room(&mut inbox);
         drop((inbox, store));
         for _ in 0..count {
             self.wake_receiver();
@@ -796,6 +886,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
     }
 
+    /// Producers and consumers together.
+    #[cfg(feature = "std")]
+    pub(crate) fn handles(&self) -> usize {
+        self.producers.get() + self.consumers.get()
+    }
+
     /// A consumer handle is gone. With the last one nothing can be received: what is left is dropped, and senders
     /// get their messages back.
     pub(crate) fn remove_consumer(&self) {
@@ -813,9 +909,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let hooks = &mut guard.get_or_insert_default().hooks;
         let answer = change(hooks);
         let flags = self.flags.get();
-        self.flags.publish(if hooks.is_empty() { flags & !OBSERVED } else { flags | OBSERVED });
+        self.flags.publish(if hooks.is_empty() {
+            flags & !OBSERVED
+        } else {
+            flags | OBSERVED
+        });
         drop(guard);
-        self.refresh_limit(&mut inbox);
+        self.has_room(&mut inbox);
         answer
     }
 
@@ -823,7 +923,10 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.flags.get() & OBSERVED == 0 {
             return None;
         }
-        self.extras.lock().as_ref().map(|extras| extras.hooks.clone())
+        self.extras
+            .lock()
+            .as_ref()
+            .map(|extras| extras.hooks.clone())
     }
 
     fn notify_hooks(&self) {
@@ -845,10 +948,18 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let (depth, capacity) = (self.len(), self.capacity());
         match outcome {
             OfferOutcome::Accepted => {}
-            OfferOutcome::Rejected(_) => return hooks.report(MailboxEvent::Rejected, depth, capacity),
+            OfferOutcome::Rejected(_) => {
+                return hooks.report(MailboxEvent::Rejected, depth, capacity);
+            }
             OfferOutcome::Evicted(_) => hooks.report(MailboxEvent::Evicted, depth, capacity),
             OfferOutcome::Grew(capacity) => {
-                hooks.report(MailboxEvent::Grown { capacity: *capacity }, depth, Some(*capacity));
+                hooks.report(
+                    MailboxEvent::Grown {
+                        capacity: *capacity,
+                    },
+                    depth,
+                    Some(*capacity),
+                );
             }
         }
         hooks.report(MailboxEvent::Enqueued, depth, capacity);

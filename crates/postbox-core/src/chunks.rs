@@ -1,0 +1,205 @@
+//! A ring that grows by whole chunks: a long queue is never copied, and what it needed is given back.
+
+use core::mem;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// First in, first out, in chunks of about [`CHUNK_BYTES`].
+///
+/// Most queues fit into `head`. A longer one goes on in `rest`, and a chunk that was emptied is used again.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct Chunks<T> {
+    /// The oldest messages; all of them while `rest` holds none.
+    head: VecDeque<T>,
+    rest: Option<Box<Rest<T>>>,
+}
+
+#[derive(Debug)]
+struct Rest<T> {
+    /// Full chunks, older than `tail`.
+    full: VecDeque<VecDeque<T>>,
+    /// The youngest messages. Holds some whenever `full` does.
+    tail: VecDeque<T>,
+    /// Messages in `full` and `tail`.
+    len: usize,
+    spare: Vec<VecDeque<T>>,
+}
+
+const CHUNK_BYTES: usize = 16 * 1024;
+const SPARE_CHUNKS: usize = 4;
+
+impl<T> Default for Chunks<T> {
+    fn default() -> Self {
+        Chunks {
+            head: VecDeque::new(),
+            rest: None,
+        }
+    }
+}
+
+impl<T> Chunks<T> {
+    /// How many messages fill a chunk.
+    const CHUNK: usize = {
+        let size = if size_of::<T>() == 0 {
+            1
+        } else {
+            size_of::<T>()
+        };
+        if CHUNK_BYTES / size < 32 {
+            32
+        } else {
+            CHUNK_BYTES / size
+        }
+    };
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.head.len() + self.rest.as_ref().map_or(0, |rest| rest.len)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        // `head` is only empty when `rest` is: see `pop_front`.
+        self.head.is_empty()
+    }
+
+    #[inline(always)]
+    pub(crate) fn push_back(&mut self, item: T) {
+        match &mut self.rest {
+            Some(rest) if rest.len > 0 => {
+                if rest.tail.len() == Self::CHUNK {
+                    let next = rest.fresh(Self::CHUNK);
+                    rest.full.push_back(mem::replace(&mut rest.tail, next));
+                }
+                rest.tail.push_back(item);
+                rest.len += 1;
+            }
+            _ if self.head.len() < Self::CHUNK => self.head.push_back(item),
+            _ => self.push_into_rest(item),
+        }
+    }
+
+    #[cold]
+    fn push_into_rest(&mut self, item: T) {
+        let rest = self.rest.get_or_insert_with(|| {
+            Box::new(Rest {
+                full: VecDeque::new(),
+                tail: VecDeque::new(),
+                len: 0,
+                spare: Vec::new(),
+            })
+        });
+        if rest.tail.capacity() == 0 {
+            rest.tail = rest.fresh(Self::CHUNK);
+        }
+        rest.tail.push_back(item);
+        rest.len = 1;
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
+        let item = self.head.pop_front();
+        if self.head.is_empty() && self.rest.as_ref().is_some_and(|rest| rest.len > 0) {
+            self.advance();
+        }
+        item
+    }
+
+    /// The head is used up: the next chunk takes its place.
+    #[cold]
+    fn advance(&mut self) {
+        let Some(rest) = &mut self.rest else { return };
+        let next = rest
+            .full
+            .pop_front()
+            .unwrap_or_else(|| mem::take(&mut rest.tail));
+        rest.len -= next.len();
+        let used = mem::replace(&mut self.head, next);
+        if rest.spare.len() < SPARE_CHUNKS && used.capacity() >= Self::CHUNK {
+            rest.spare.push(used);
+        }
+    }
+
+    /// Puts an item before all others.
+    pub(crate) fn push_front(&mut self, item: T) {
+        self.head.push_front(item);
+    }
+
+    /// Moves all items of `other` behind these.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        while let Some(item) = other.pop_front() {
+            self.push_back(item);
+        }
+    }
+}
+
+impl<T> Rest<T> {
+    fn fresh(&mut self, capacity: usize) -> VecDeque<T> {
+        self.spare
+            .pop()
+            .unwrap_or_else(|| VecDeque::with_capacity(capacity))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Large enough that a few dozen make a chunk.
+    type Item = [u64; 64];
+
+    #[test]
+    fn order_survives_chunk_borders_and_interleaving() {
+        let mut chunks = Chunks::<Item>::default();
+        let (mut next_in, mut next_out) = (0, 0);
+        for round in 0..200u64 {
+            for _ in 0..round % 71 {
+                chunks.push_back([next_in; 64]);
+                next_in += 1;
+            }
+            for _ in 0..round % 67 {
+                if let Some(item) = chunks.pop_front() {
+                    assert_eq!(item[0], next_out);
+                    next_out += 1;
+                }
+            }
+            assert_eq!(chunks.len() as u64, next_in - next_out);
+            assert_eq!(chunks.is_empty(), next_in == next_out);
+        }
+        while let Some(item) = chunks.pop_front() {
+            assert_eq!(item[0], next_out);
+            next_out += 1;
+        }
+        assert_eq!(next_in, next_out);
+    }
+
+    #[test]
+    fn a_burst_leaves_little_memory_behind() {
+        let mut chunks = Chunks::<Item>::default();
+        for _ in 0..10_000 {
+            chunks.push_back([0; 64]);
+        }
+        while chunks.pop_front().is_some() {}
+        let rest = chunks.rest.as_ref().unwrap();
+        assert!(rest.full.is_empty() && rest.spare.len() <= SPARE_CHUNKS);
+        assert!(chunks.head.capacity() <= 2 * Chunks::<Item>::CHUNK);
+    }
+
+    #[test]
+    fn what_is_put_in_front_leaves_first() {
+        let mut chunks = Chunks::default();
+        (0..3).for_each(|n| chunks.push_back(n));
+        chunks.push_front(-1);
+        let mut more = Chunks::default();
+        more.push_back(3);
+        chunks.append(&mut more);
+        assert!(more.is_empty());
+        assert_eq!(
+            core::iter::from_fn(|| chunks.pop_front()).collect::<Vec<_>>(),
+            [-1, 0, 1, 2, 3]
+        );
+    }
+}
