@@ -128,9 +128,13 @@ impl<M> KeyedHeap<M> {
     }
 
     pub(crate) fn pop_first(&mut self) -> Option<(i64, M)> {
-        let rank = self.first_rank()?;
-        let key = self.first.pop();
-        Some((rank, self.release(slot_of(key))))
+        while self.len > 0 {
+            let key = self.first.pop();
+            if self.last.is_none() || is_live(&self.slots, key, number_of(key)) {
+                return Some((rank_of(key), self.release(slot_of(key))));
+            }
+        }
+        None
     }
 
     /// The rank of the least wanted message.
@@ -269,11 +273,16 @@ impl Heap {
     }
 
     fn push(&mut self, key: Key) {
-        let mut index = self.len;
+        let index = self.len;
         self.len += 1;
         if index / 4 == self.groups.len() {
             self.groups.push(Group([NOTHING; 4]));
         }
+        self.rise(index, key);
+    }
+
+    /// Puts `key` at `index`, or higher up where it belongs.
+    fn rise(&mut self, mut index: usize, key: Key) {
         while index >= 4 {
             let parent = index / 4 - 1;
             let parent_key = self.get(parent);
@@ -286,18 +295,14 @@ impl Heap {
         self.set(index, key);
     }
 
-    /// The index and value of the least key of a group.
+    /// The index and value of the least key of a group. Without branches: which one it is cannot be predicted.
     #[inline(always)]
     fn least(&self, group: usize) -> (usize, Key) {
-        let [a, b, c, d] = self.groups[group].0;
-        let (left, left_key) = if b < a { (1, b) } else { (0, a) };
-        let (right, right_key) = if d < c { (3, d) } else { (2, c) };
-        let (lane, key) = if right_key < left_key {
-            (right, right_key)
-        } else {
-            (left, left_key)
-        };
-        (group * 4 + lane, key)
+        let keys = &self.groups[group].0;
+        let left = usize::from(keys[1] < keys[0]);
+        let right = 2 + usize::from(keys[3] < keys[2]);
+        let lane = left + usize::from(keys[right] < keys[left]) * (right - left);
+        (group * 4 + lane, keys[lane & 3])
     }
 
     /// The least key. There is one.
@@ -311,25 +316,18 @@ impl Heap {
         self.len -= 1;
         let moved = self.get(self.len);
         self.set(self.len, NOTHING);
-        if hole == self.len {
-            return self.finish_pop(least);
-        }
-        // Down to the bottom along the least children, then up: the moved key came from the bottom and rarely rises.
-        while hole + 1 < self.groups.len() {
-            let (child, key) = self.least(hole + 1);
-            if key >= moved {
-                break;
-            }
-            self.set(hole, key);
-            hole = child;
-        }
-        self.set(hole, moved);
-        self.finish_pop(least)
-    }
-
-    fn finish_pop(&mut self, least: Key) -> Key {
-        if self.len.div_ceil(4) < self.groups.len() {
+        if self.len.is_multiple_of(4) {
             self.groups.pop();
+        }
+        if hole != self.len {
+            // Down to the bottom along the least children, then up: the moved key comes from the bottom and rarely
+            // rises far.
+            while hole + 1 < self.groups.len() {
+                let (child, key) = self.least(hole + 1);
+                self.set(hole, key);
+                hole = child;
+            }
+            self.rise(hole, moved);
         }
         least
     }

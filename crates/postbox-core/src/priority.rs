@@ -73,6 +73,8 @@ impl<M, R: Rank<M>> Order<M> for Priority<R> {
 
 /// As many priorities as have a ring each: the bits of a mask.
 const MAX_LEVELS: usize = 64;
+/// Up to this many are searched by counting.
+const FEW_LEVELS: usize = 16;
 /// Rings kept for the next new priority, and how large one may be to be kept.
 const SPARE_RINGS: usize = 8;
 const SPARE_CAPACITY: usize = 1024;
@@ -112,9 +114,22 @@ impl<M> PriorityStore<M> {
     /// The level of `rank`, made if that is allowed; `None` sends the message to the heap.
     #[inline]
     fn level(&mut self, rank: i64) -> Option<usize> {
-        match self.ranks.binary_search(&rank) {
+        let found = if self.ranks.len() <= FEW_LEVELS {
+            // Counting has no branch to mispredict, which costs more than looking at each of so few.
+            let index = self.ranks.iter().filter(|&&other| other < rank).count();
+            if self.ranks.get(index) == Some(&rank) { Ok(index) } else { Err(index) }
+        } else {
+            self.ranks.binary_search(&rank)
+        };
+        match found {
             Ok(index) => Some(index),
-            Err(_) if self.heap.len() > 0 => None,
+            Err(_) if self.heap.len() > 0 => {
+                if self.in_levels == 0 && !self.ranks.is_empty() {
+                    // The heap is in use and the levels are not: do not search them any more.
+                    self.drop_empty_levels();
+                }
+                None
+            }
             Err(index) => self.new_level(rank, index),
         }
     }
@@ -220,11 +235,12 @@ impl<M> Store for PriorityStore<M> {
 
     #[inline]
     fn pop(&mut self) -> Option<Ranked<M>> {
-        match (self.first(), self.heap.first_rank()) {
-            (Some(index), Some(rank)) if rank < self.ranks[index] => self.pop_from_heap(),
-            (Some(index), _) => self.take_from_level(index, true),
-            (None, Some(_)) => self.pop_from_heap(),
-            (None, None) => None,
+        let Some(index) = self.first() else {
+            return self.pop_from_heap();
+        };
+        match self.heap.first_rank() {
+            Some(rank) if rank < self.ranks[index] => self.pop_from_heap(),
+            _ => self.take_from_level(index, true),
         }
     }
 

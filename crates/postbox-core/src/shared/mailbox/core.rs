@@ -292,12 +292,21 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.order.is_control(&item) {
             return self.offer_control(item);
         }
+        // A sorted store that nobody uses right now takes the message at once, which saves a stop in the inbox.
+        let store = if O::Store::KEEPS_ARRIVAL { None } else { self.front.store.try_lock() };
         let mut inbox = self.back.inbox.lock();
         let pushed = self.back.pushed.get();
         if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
+            drop(store);
             return self.offer_after_second_look(item, inbox);
         }
-        inbox.arrived.push_back(item);
+        if let Some(mut store) = store {
+            store.absorb(&mut inbox.arrived);
+            store.push(item);
+            self.front.stored.publish(store.len());
+        } else {
+            inbox.arrived.push_back(item);
+        }
         self.back.pushed.publish(pushed.wrapping_add(1));
         drop(inbox);
         self.wake_receiver();

@@ -128,7 +128,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            let answer = match this.core.try_poll() {
+            let answer = match this.core.poll_leisurely() {
                 Ok(Some(message)) => Ok(message),
                 Err(error) => Err(error),
                 Ok(None) => {
