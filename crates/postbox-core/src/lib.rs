@@ -5,6 +5,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+mod actor;
 mod chunks;
 mod fifo;
 mod heap;
@@ -19,8 +20,11 @@ pub mod shared;
 mod sync;
 mod wait;
 
+pub use self::actor::*;
 pub use self::fifo::Fifo;
 pub use self::mailbox::*;
+#[doc(hidden)]
+pub use self::order::Order;
 pub use self::priority::{Priority, Rank};
 pub use self::shared::mailbox::{Mailbox, MailboxConsumer};
 pub use self::sync::{SingleThread, ThreadSafe};

@@ -2,12 +2,13 @@
 
 use core::fmt;
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::core::Core;
 use super::future::{OfferFuture, PollFuture};
 use super::options::MailboxOptions;
-use super::producer::QueueMailboxProducer;
+use super::producer::{MetricsSink, QueueMailboxProducer, SchedulerHook};
 use super::signal::{MailboxSignal, Signal};
 use crate::fifo::Fifo;
 use crate::order::Order;
@@ -309,6 +310,19 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// How many messages were refused or evicted for want of room since the mailbox exists.
     pub fn rejected_count(&self) -> usize {
         self.queue.core().refused.get()
+    }
+
+    /// Sets who is told what happens in the mailbox, as
+    /// [`MailboxProducer::set_metrics_sink`](super::MailboxProducer::set_metrics_sink) does.
+    pub fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
+        // What was set before is dropped here, under no lock.
+        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
+    }
+
+    /// Sets who is told that the mailbox has something to receive, as
+    /// [`MailboxProducer::set_scheduler_hook`](super::MailboxProducer::set_scheduler_hook) does.
+    pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
+        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
     }
 
     /// Whether a message sent now would find no room.

@@ -10,7 +10,6 @@
 /// assert_eq!(mailbox.dequeue(), Some("second"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the outcome may carry a message that was dropped from the queue"]
 pub enum OfferOutcome<M> {
     /// It is in the queue.
     Accepted,

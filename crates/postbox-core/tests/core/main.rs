@@ -1,0 +1,13 @@
+//! All integration tests of the crate in one binary.
+#![cfg(not(loom))]
+
+mod actor;
+mod allocation;
+mod extras;
+mod futures;
+mod kinds;
+mod model;
+mod runtimes;
+mod scenarios;
+mod support;
+mod traps;

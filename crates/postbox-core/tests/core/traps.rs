@@ -1,0 +1,206 @@
+//! Mistakes that others made, one test each. The numbers are those of the list in CONTRIBUTING.md.
+
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Wake};
+use std::future::Future;
+
+use postbox_core::shared::mailbox::*;
+use postbox_core::{PriorityMailbox, UnboundedMailbox};
+
+use crate::support::{Wakes, drain, poll_once};
+
+fn one_place() -> (QueueMailbox<u32>, QueueMailboxProducer<u32>) {
+    ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1))
+}
+
+/// 1. The registration happens in the critical section that saw "full": room made right after is not missed. (The
+///    loom model `a_slot_freed_during_registration_is_not_missed` tries every interleaving.)
+#[test]
+fn trap_01_room_right_after_registration_wakes() {
+    let (mailbox, producer) = one_place();
+    producer.try_send(1).unwrap();
+    let wakes = Wakes::new();
+    let mut offer = producer.send(2);
+    assert!(wakes.poll(&mut offer).is_pending());
+    assert_eq!(mailbox.dequeue(), Some(1));
+    assert_eq!(wakes.count(), 1);
+}
+
+/// 2. A woken producer that finds the queue full again registers anew, and at the head.
+#[test]
+fn trap_02_a_producer_that_was_overtaken_waits_again_and_first() {
+    let (mailbox, producer) = one_place();
+    producer.try_send(1).unwrap();
+    let (first, second) = (Wakes::new(), Wakes::new());
+    let mut offer_first = producer.send(10);
+    let mut offer_second = producer.send(20);
+    assert!(first.poll(&mut offer_first).is_pending());
+    assert!(second.poll(&mut offer_second).is_pending());
+    assert_eq!(mailbox.dequeue(), Some(1));
+    assert_eq!((first.count(), second.count()), (1, 0));
+    producer.try_send(2).unwrap();
+    assert!(first.poll(&mut offer_first).is_pending(), "somebody barged in");
+    assert_eq!(mailbox.queue().waiting_senders(), 2);
+    assert_eq!(mailbox.dequeue(), Some(2));
+    assert_eq!((first.count(), second.count()), (2, 0), "the one who waited longest is woken");
+    assert!(first.poll(&mut offer_first).is_ready());
+}
+
+/// 3. A waiter that was notified and is dropped before it polls passes the wake-up on. Senders and receivers.
+#[test]
+fn trap_03_a_dropped_waiter_passes_its_wake_up_on() {
+    let (mailbox, producer) = one_place();
+    producer.try_send(1).unwrap();
+    let (first, second) = (Wakes::new(), Wakes::new());
+    let mut offer_first = producer.send(10);
+    let mut offer_second = producer.send(20);
+    assert!(first.poll(&mut offer_first).is_pending() && second.poll(&mut offer_second).is_pending());
+    assert_eq!(mailbox.dequeue(), Some(1));
+    drop(offer_first);
+    assert_eq!(second.count(), 1);
+    assert!(second.poll(&mut offer_second).is_ready());
+
+    let (mailbox, producer) = ThreadSafe.build_default_mailbox();
+    let (first, second) = (Wakes::new(), Wakes::new());
+    let mut poll_first = mailbox.recv();
+    let mut poll_second = mailbox.recv();
+    assert!(first.poll(&mut poll_first).is_pending() && second.poll(&mut poll_second).is_pending());
+    producer.try_send(5).unwrap();
+    assert_eq!((first.count(), second.count()), (1, 0));
+    drop(poll_first);
+    assert_eq!(second.count(), 1);
+    assert_eq!(second.poll(&mut poll_second), Poll::Ready(Ok(5)));
+}
+
+/// 4. Dropped registrations leave nothing behind, however many there were.
+#[test]
+fn trap_04_dropped_registrations_do_not_pile_up() {
+    let queue = postbox_core::WaitQueue::<ThreadSafe>::new();
+    let (mailbox, producer) = one_place();
+    producer.try_send(1).unwrap();
+    let wakes = Wakes::new();
+    for _ in 0..10_000 {
+        let mut offer = producer.send(2);
+        assert!(wakes.poll(&mut offer).is_pending());
+        let mut ticket = None;
+        queue.register(&mut ticket, std::task::Waker::noop());
+        queue.remove(&mut ticket);
+    }
+    assert_eq!(mailbox.queue().waiting_senders(), 0);
+    assert_eq!(queue.places(), 1);
+    assert_eq!(Arc::strong_count(&wakes), 1);
+}
+
+/// 5. Wakers run under no lock: one that uses the mailbox at once does not deadlock.
+#[test]
+fn trap_05_a_waker_may_use_the_mailbox_inline() {
+    struct Inline(Mutex<Option<QueueMailbox<u32>>>, Mutex<Vec<u32>>);
+    impl Wake for Inline {
+        fn wake(self: Arc<Self>) {
+            if let Some(mailbox) = &*self.0.lock().unwrap() {
+                self.1.lock().unwrap().extend(mailbox.dequeue());
+                assert_eq!(mailbox.size(), 0);
+                mailbox.queue().try_offer(99).unwrap();
+            }
+        }
+    }
+    let (mailbox, producer) = ThreadSafe.build_default_mailbox();
+    let inline = Arc::new(Inline(Mutex::new(Some(mailbox.clone())), Mutex::default()));
+    let waker = inline.clone().into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut poll = mailbox.recv();
+    assert!(std::pin::Pin::new(&mut poll).poll(&mut context).is_pending());
+    producer.try_send(7).unwrap();
+    assert_eq!(*inline.1.lock().unwrap(), [7]);
+    assert_eq!(poll_once(&mut poll), Poll::Ready(Ok(99)));
+    inline.0.lock().unwrap().take();
+}
+
+/// 6. Closing gives every parked producer its message back.
+#[test]
+fn trap_06_close_returns_parked_messages() {
+    let (mailbox, producer) = one_place();
+    producer.try_send(1).unwrap();
+    let wakes = Wakes::new();
+    let mut offers: Vec<_> = (2..5).map(|n| producer.send(n)).collect();
+    assert!(offers.iter_mut().all(|offer| wakes.poll(offer).is_pending()));
+    mailbox.close();
+    assert_eq!(wakes.count(), 3);
+    for (offer, n) in offers.iter_mut().zip(2..) {
+        assert_eq!(wakes.poll(offer), Poll::Ready(Err(QueueError::Closed(n))));
+    }
+    assert_eq!(mailbox.dequeue(), Some(1));
+}
+
+/// 7. "Has messages" is asked before "closed".
+#[test]
+fn trap_07_a_closed_mailbox_drains_before_it_is_disconnected() {
+    let mailbox = UnboundedMailbox::new();
+    (0..10).for_each(|n| assert!(mailbox.enqueue(n)));
+    mailbox.close();
+    for n in 0..10 {
+        assert_eq!(poll_once(&mut mailbox.recv()), Poll::Ready(Ok(n)));
+    }
+    assert_eq!(poll_once(&mut mailbox.recv()), Poll::Ready(Err(QueueError::Disconnected)));
+}
+
+/// 8. A request that comes while a turn ends is not lost. (The loom model `a_request_at_the_end_of_a_turn_is_not_lost`
+///    tries every interleaving.)
+#[test]
+fn trap_08_a_request_during_a_turn_leads_to_another() {
+    let schedule = postbox_core::Schedule::new();
+    assert!(schedule.request());
+    schedule.begin();
+    assert!(!schedule.request(), "the running turn will be followed by another");
+    assert!(schedule.finish(false));
+    schedule.begin();
+    assert!(schedule.finish(true), "more work was left");
+    schedule.begin();
+    assert!(!schedule.finish(false));
+    assert!(schedule.request(), "idle again");
+}
+
+/// 9. A full priority queue evicts the least urgent message, never the most urgent, in rings and in the heap.
+#[test]
+fn trap_09_eviction_takes_the_least_urgent() {
+    for count in [10i64, 500] {
+        let options = MailboxOptions::with_capacity(count as usize).with_overflow(OverflowPolicy::DropOldest);
+        let mailbox = PriorityMailbox::with_options(|n: &i64| *n, options);
+        (0..count).for_each(|n| assert!(mailbox.enqueue(n * 2)));
+        for n in 0..count {
+            let outcome = mailbox.queue().try_offer(n - count);
+            assert_eq!(outcome, Ok(OfferOutcome::Evicted((count - 1 - n) * 2)), "of {count}");
+        }
+        assert_eq!(drain(&mailbox), (-count..0).collect::<Vec<_>>());
+    }
+}
+
+/// 10. A priority mailbox keeps its bound, and its levels stay apart at the ends of the range.
+#[test]
+fn trap_10_priority_keeps_bound_and_levels() {
+    let mailbox = PriorityMailbox::with_options(|n: &i64| *n, MailboxOptions::with_capacity(4));
+    for n in [i64::MAX, i64::MIN, i64::MAX - 1, i64::MIN + 1] {
+        assert!(mailbox.enqueue(n));
+    }
+    assert!(!mailbox.enqueue(0), "the bound holds");
+    assert_eq!(drain(&mailbox), [i64::MIN, i64::MIN + 1, i64::MAX - 1, i64::MAX]);
+}
+
+/// 11. Suspensions are counted: two suspends need two resumes.
+#[test]
+fn trap_11_suspensions_are_counted() {
+    let (mailbox, producer) = ThreadSafe.build_default_mailbox();
+    producer.try_send(1).unwrap();
+    mailbox.suspend();
+    mailbox.suspend();
+    let wakes = Wakes::new();
+    let mut poll = mailbox.recv();
+    assert!(wakes.poll(&mut poll).is_pending());
+    assert!(mailbox.resume());
+    assert!(mailbox.is_suspended());
+    assert_eq!((wakes.count(), mailbox.dequeue()), (0, None));
+    assert!(mailbox.resume());
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(wakes.poll(&mut poll), Poll::Ready(Ok(1)));
+    assert!(!mailbox.resume(), "nothing left to take back");
+}
