@@ -144,7 +144,7 @@ impl<T> Rest<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(postbox_loom)))]
 mod tests {
     use super::*;
 

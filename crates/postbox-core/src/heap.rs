@@ -340,7 +340,7 @@ impl Heap {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(postbox_loom)))]
 mod tests {
     use super::*;
 

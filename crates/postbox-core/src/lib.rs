@@ -9,7 +9,7 @@ mod actor;
 mod chunks;
 mod fifo;
 mod heap;
-#[cfg(any(not(loom), test))]
+#[cfg(any(not(postbox_loom), test))]
 mod lock;
 mod mailbox;
 mod order;

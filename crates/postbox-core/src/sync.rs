@@ -1,7 +1,7 @@
 //! The primitives that every other file builds on, in one place.
 //!
 //! A mailbox is written once and compiled for two concurrency modes: [`ThreadSafe`] (atomics and a lock) and
-//! [`SingleThread`] (cells). Under `--cfg loom` the thread-safe primitives are the model checker's.
+//! [`SingleThread`] (cells). Under `--cfg postbox_loom` the thread-safe primitives are the model checker's.
 
 use core::cell::{Cell, RefCell, RefMut};
 use core::fmt::Debug;
@@ -10,14 +10,14 @@ use core::ops::{Deref, DerefMut};
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 
-#[cfg(not(loom))]
+#[cfg(not(postbox_loom))]
 pub(crate) use crate::lock::{SpinGuard, SpinLock};
-#[cfg(not(loom))]
+#[cfg(not(postbox_loom))]
 pub(crate) use core::sync::atomic::{AtomicUsize, Ordering};
 
-#[cfg(loom)]
+#[cfg(postbox_loom)]
 pub(crate) use self::model::{SpinGuard, SpinLock};
-#[cfg(loom)]
+#[cfg(postbox_loom)]
 pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
 
 /// Mutual exclusion around a value.
@@ -247,7 +247,7 @@ impl<T> Deref for Padded<T> {
 }
 
 /// The lock of the model checker, with the interface of [`crate::lock`]. The spin lock itself has a model of its own.
-#[cfg(loom)]
+#[cfg(postbox_loom)]
 mod model {
     use core::ops::{Deref, DerefMut};
 

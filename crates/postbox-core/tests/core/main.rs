@@ -1,5 +1,5 @@
 //! All integration tests of the crate in one binary.
-#![cfg(not(loom))]
+#![cfg(not(postbox_loom))]
 
 mod actor;
 mod allocation;

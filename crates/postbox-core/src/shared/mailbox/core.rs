@@ -881,18 +881,28 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// A producer handle exists.
     pub(crate) fn add_producer(&self) {
-        if self.producers.increment() == 0 && self.flags.get() & ORPHANED != 0 {
-            self.change_flags(|flags| flags & !ORPHANED);
+        if self.producers.increment() == 0 {
+            self.refresh_orphaned();
         }
     }
 
     /// A producer handle is gone. With the last one nothing more will come.
     pub(crate) fn remove_producer(&self) {
-        if self.producers.decrement() == 1 {
-            self.change_flags(|flags| flags | ORPHANED);
+        if self.producers.decrement() == 1 && self.refresh_orphaned() {
             self.receivers.wake_all();
             self.notify_hooks();
         }
+    }
+
+    /// Whether there is a producer is asked under the lock, so that of one that comes and one that goes at the same
+    /// time the later one leaves the right answer.
+    fn refresh_orphaned(&self) -> bool {
+        let mut orphaned = false;
+        self.change_flags(|flags| {
+            orphaned = self.producers.observe() == 0;
+            if orphaned { flags | ORPHANED } else { flags & !ORPHANED }
+        });
+        orphaned
     }
 
     /// Producers and consumers together.
