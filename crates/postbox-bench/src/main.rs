@@ -17,24 +17,14 @@ suites: core
   --only TEXT  only the scenarios whose name contains TEXT";
 
 fn main() {
-    let mut settings = Settings {
-        json: false,
-        quick: false,
-        only: None,
-    };
+    let mut settings = Settings { json: false, quick: false, only: None };
     let mut suites = Vec::new();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => settings.json = true,
             "--quick" => settings.quick = true,
-            "--only" => {
-                settings.only = Some(
-                    arguments
-                        .next()
-                        .unwrap_or_else(|| fail("--only needs a text")),
-                )
-            }
+            "--only" => settings.only = Some(arguments.next().unwrap_or_else(|| fail("--only needs a text"))),
             "--help" | "-h" => return println!("{USAGE}"),
             "core" => suites.push(argument),
             other => fail(&format!("unknown suite or option '{other}'")),

@@ -24,11 +24,7 @@ impl Settings {
 
     /// A number of operations, scaled down for a quick run.
     pub fn scale(&self, operations: usize) -> usize {
-        if self.quick {
-            (operations / 20).max(1000)
-        } else {
-            operations
-        }
+        if self.quick { (operations / 20).max(1000) } else { operations }
     }
 }
 
@@ -43,10 +39,7 @@ pub struct Contender<'a> {
 impl<'a> Contender<'a> {
     /// A contender by its name.
     pub fn new(system: &'static str, run: impl FnMut(usize) -> Duration + 'a) -> Self {
-        Contender {
-            system,
-            run: Box::new(run),
-        }
+        Contender { system, run: Box::new(run) }
     }
 }
 
@@ -58,11 +51,7 @@ pub fn measure(
     operations: usize,
     mut contenders: Vec<Contender<'_>>,
 ) {
-    if settings
-        .only
-        .as_ref()
-        .is_some_and(|only| !scenario.contains(only.as_str()))
-    {
+    if settings.only.as_ref().is_some_and(|only| !scenario.contains(only.as_str())) {
         return;
     }
     let operations = settings.scale(operations);
@@ -83,23 +72,11 @@ pub fn measure(
         let ours = contender.system.starts_with(OURS);
         // The ratio of each round, then the median: noise of a round hits both sides alike.
         let ratio = best_peer.filter(|_| ours).map(|best| {
-            let ratios: Vec<f64> = rates[index]
-                .iter()
-                .zip(&rates[best])
-                .map(|(own, peer)| own / peer)
-                .collect();
+            let ratios: Vec<f64> = rates[index].iter().zip(&rates[best]).map(|(own, peer)| own / peer).collect();
             median(&ratios)
         });
         let best_name = best_peer.map(|best| contenders[best].system);
-        print(
-            settings,
-            suite,
-            scenario,
-            contender.system,
-            &rates[index],
-            ratio,
-            best_name,
-        );
+        print(settings, suite, scenario, contender.system, &rates[index], ratio, best_name);
     }
 }
 
@@ -112,24 +89,17 @@ fn print(
     ratio: Option<f64>,
     best: Option<&str>,
 ) {
-    let (mid, min, max) = (
-        median(rates),
-        rates.iter().copied().fold(f64::MAX, f64::min),
-        rates.iter().copied().fold(0.0, f64::max),
-    );
+    let (mid, min, max) =
+        (median(rates), rates.iter().copied().fold(f64::MAX, f64::min), rates.iter().copied().fold(0.0, f64::max));
     let mut out = std::io::stdout().lock();
     let written = if settings.json {
-        let ratio = ratio.map_or(String::new(), |ratio| {
-            format!(",\"ratio_to_best_peer\":{ratio:.3}")
-        });
+        let ratio = ratio.map_or(String::new(), |ratio| format!(",\"ratio_to_best_peer\":{ratio:.3}"));
         writeln!(
             out,
             "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"ops_per_s\":{mid:.0},\"min\":{min:.0},\"max\":{max:.0}{ratio}}}"
         )
     } else {
-        let ratio = ratio.map_or(String::new(), |ratio| {
-            format!("  {ratio:.2} x {}", best.unwrap_or("-"))
-        });
+        let ratio = ratio.map_or(String::new(), |ratio| format!("  {ratio:.2} x {}", best.unwrap_or("-")));
         writeln!(
             out,
             "{scenario:<34} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{ratio}",

@@ -33,26 +33,15 @@ const SPARE_CHUNKS: usize = 4;
 
 impl<T> Default for Chunks<T> {
     fn default() -> Self {
-        Chunks {
-            head: VecDeque::new(),
-            rest: None,
-        }
+        Chunks { head: VecDeque::new(), rest: None }
     }
 }
 
 impl<T> Chunks<T> {
     /// How many messages fill a chunk.
     const CHUNK: usize = {
-        let size = if size_of::<T>() == 0 {
-            1
-        } else {
-            size_of::<T>()
-        };
-        if CHUNK_BYTES / size < 32 {
-            32
-        } else {
-            CHUNK_BYTES / size
-        }
+        let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
+        if CHUNK_BYTES / size < 32 { 32 } else { CHUNK_BYTES / size }
     };
 
     #[inline(always)]
@@ -85,12 +74,7 @@ impl<T> Chunks<T> {
     #[cold]
     fn push_into_rest(&mut self, item: T) {
         let rest = self.rest.get_or_insert_with(|| {
-            Box::new(Rest {
-                full: VecDeque::new(),
-                tail: VecDeque::new(),
-                len: 0,
-                spare: Vec::new(),
-            })
+            Box::new(Rest { full: VecDeque::new(), tail: VecDeque::new(), len: 0, spare: Vec::new() })
         });
         if rest.tail.capacity() == 0 {
             rest.tail = rest.fresh(Self::CHUNK);
@@ -112,10 +96,7 @@ impl<T> Chunks<T> {
     #[cold]
     fn advance(&mut self) {
         let Some(rest) = &mut self.rest else { return };
-        let next = rest
-            .full
-            .pop_front()
-            .unwrap_or_else(|| mem::take(&mut rest.tail));
+        let next = rest.full.pop_front().unwrap_or_else(|| mem::take(&mut rest.tail));
         rest.len -= next.len();
         let used = mem::replace(&mut self.head, next);
         if rest.spare.len() < SPARE_CHUNKS && used.capacity() >= Self::CHUNK {
@@ -138,9 +119,7 @@ impl<T> Chunks<T> {
 
 impl<T> Rest<T> {
     fn fresh(&mut self, capacity: usize) -> VecDeque<T> {
-        self.spare
-            .pop()
-            .unwrap_or_else(|| VecDeque::with_capacity(capacity))
+        self.spare.pop().unwrap_or_else(|| VecDeque::with_capacity(capacity))
     }
 }
 
@@ -197,9 +176,6 @@ mod tests {
         more.push_back(3);
         chunks.append(&mut more);
         assert!(more.is_empty());
-        assert_eq!(
-            core::iter::from_fn(|| chunks.pop_front()).collect::<Vec<_>>(),
-            [-1, 0, 1, 2, 3]
-        );
+        assert_eq!(core::iter::from_fn(|| chunks.pop_front()).collect::<Vec<_>>(), [-1, 0, 1, 2, 3]);
     }
 }

@@ -31,11 +31,7 @@ fn slot_of(key: Key) -> usize {
 /// The key under which the least wanted message comes first: largest rank, then oldest or newest.
 fn reverse(key_of_message: Key, oldest: bool) -> Key {
     let number = number_of(key_of_message);
-    key(
-        !rank_of(key_of_message),
-        if oldest { number } else { !number },
-        slot_of(key_of_message) as u32,
-    )
+    key(!rank_of(key_of_message), if oldest { number } else { !number }, slot_of(key_of_message) as u32)
 }
 
 /// Messages by rank, and among equals by age. Both ends can be taken from.
@@ -88,18 +84,14 @@ impl<M> KeyedHeap<M> {
             self.next += 1;
             self.next - 1
         };
-        let content = Slot {
-            number,
-            message: Some(message),
-        };
+        let content = Slot { number, message: Some(message) };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = content;
                 slot
             }
             None => {
-                let slot = u32::try_from(self.slots.len())
-                    .expect("fewer than 2^32 messages in one mailbox");
+                let slot = u32::try_from(self.slots.len()).expect("fewer than 2^32 messages in one mailbox");
                 self.slots.push(content);
                 slot
             }
@@ -155,20 +147,13 @@ impl<M> KeyedHeap<M> {
     fn last_key(&mut self, oldest: bool) -> Option<Key> {
         let (first, slots) = (&self.first, &self.slots);
         let last = self.last.get_or_insert_with(|| {
-            let mut last = Heap {
-                oldest,
-                ..Heap::default()
-            };
+            let mut last = Heap { oldest, ..Heap::default() };
             first.keys().for_each(|key| last.push(reverse(key, oldest)));
             last
         });
         loop {
             let key = last.peek();
-            let number = if oldest {
-                number_of(key)
-            } else {
-                !number_of(key)
-            };
+            let number = if oldest { number_of(key) } else { !number_of(key) };
             if is_live(slots, key, number) {
                 return Some(key);
             }
@@ -188,10 +173,7 @@ impl<M> KeyedHeap<M> {
     /// when nothing is left.
     fn tidy(&mut self) {
         if self.len == 0 {
-            *self = KeyedHeap {
-                slots: Vec::new(),
-                ..KeyedHeap::new()
-            };
+            *self = KeyedHeap { slots: Vec::new(), ..KeyedHeap::new() };
             return;
         }
         let Some(last) = &mut self.last else { return };
@@ -202,17 +184,7 @@ impl<M> KeyedHeap<M> {
         }
         if last.len > limit {
             let oldest = last.oldest;
-            last.retain(|key| {
-                is_live(
-                    slots,
-                    key,
-                    if oldest {
-                        number_of(key)
-                    } else {
-                        !number_of(key)
-                    },
-                )
-            });
+            last.retain(|key| is_live(slots, key, if oldest { number_of(key) } else { !number_of(key) }));
         }
     }
 
@@ -353,9 +325,7 @@ mod tests {
         }
         heap.push(0, 100, true);
         assert!(heap.next < u32::MAX - 3, "renumbered");
-        let order: Vec<i64> = core::iter::from_fn(|| heap.pop_first())
-            .map(|(_, message)| message)
-            .collect();
+        let order: Vec<i64> = core::iter::from_fn(|| heap.pop_first()).map(|(_, message)| message).collect();
         assert_eq!(order, [100, 0, 2, 4, 6, 1, 3, 5, 7]);
     }
 
@@ -383,12 +353,7 @@ mod tests {
             heap.push(n % 50, n, false);
             assert!(heap.pop_last(false).is_some());
         }
-        assert!(
-            heap.first.len <= 2 * heap.len() + 65,
-            "{} keys for {}",
-            heap.first.len,
-            heap.len()
-        );
+        assert!(heap.first.len <= 2 * heap.len() + 65, "{} keys for {}", heap.first.len, heap.len());
         assert!(heap.slots.len() <= 101);
     }
 }

@@ -37,10 +37,7 @@ pub struct SpinGuard<'a, T> {
 
 impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
-        SpinLock {
-            locked: AtomicBool::new(false),
-            value: UnsafeCell::new(value),
-        }
+        SpinLock { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     #[inline(always)]
@@ -54,13 +51,9 @@ impl<T> SpinLock<T> {
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         // Acquire pairs with the Release of the guard's drop: what the last holder wrote is visible.
-        if self.locked.swap(true, Ordering::Acquire) {
-            None
-        } else {
-            Some(SpinGuard {
-                lock: self,
-                _value: core::marker::PhantomData,
-            })
+        match self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(SpinGuard { lock: self, _value: core::marker::PhantomData }),
+            Err(_) => None,
         }
     }
 
@@ -69,7 +62,7 @@ impl<T> SpinLock<T> {
         let mut relax = Relax::new();
         loop {
             relax.relax();
-            // Look before trying: a read shares the cache line, a swap would steal it from the holder. (The model
+            // Look before trying: a read shares the cache line, an attempt would steal it from the holder. (The model
             // checker may let a plain read see an old value for ever.)
             while cfg!(not(postbox_loom)) && self.locked.load(Ordering::Relaxed) {
                 relax.relax();

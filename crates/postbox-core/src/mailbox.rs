@@ -8,9 +8,7 @@ use alloc::sync::Arc;
 
 use crate::fifo::Fifo;
 use crate::priority::{Priority, Rank};
-use crate::shared::mailbox::{
-    Mailbox, MailboxConsumer, MailboxOptions, OverflowPolicy, QueueMailbox, Signal,
-};
+use crate::shared::mailbox::{Mailbox, MailboxConsumer, MailboxOptions, OverflowPolicy, QueueMailbox, Signal};
 use crate::shared::queue::{QueueError, QueueSize};
 
 /// How many messages a bounded mailbox holds when nobody says.
@@ -139,18 +137,12 @@ impl<M> PriorityMailbox<M> {
     /// # Panics
     /// If the options ask for a capacity of 0.
     #[track_caller]
-    pub fn with_options(
-        priority: impl Fn(&M) -> i64 + Send + Sync + 'static,
-        options: MailboxOptions,
-    ) -> Self {
+    pub fn with_options(priority: impl Fn(&M) -> i64 + Send + Sync + 'static, options: MailboxOptions) -> Self {
         Self::from_fn(Arc::new(priority), options)
     }
 
     fn from_fn(priority: PriorityFn<M>, options: MailboxOptions) -> Self {
-        PriorityMailbox(QueueMailbox::with_order(
-            Priority::new(ByFn(priority)),
-            options,
-        ))
+        PriorityMailbox(QueueMailbox::with_order(Priority::new(ByFn(priority)), options))
     }
 
     /// Whether there is no room for one message more.
@@ -271,28 +263,17 @@ pub enum MailboxType<M> {
 impl<M> MailboxType<M> {
     /// A bounded mailbox with room for `capacity` messages.
     pub const fn bounded(capacity: usize) -> Self {
-        MailboxType::Bounded {
-            capacity: Some(capacity),
-        }
+        MailboxType::Bounded { capacity: Some(capacity) }
     }
 
     /// A priority mailbox without a limit.
     pub fn priority(priority_fn: impl Fn(&M) -> i64 + Send + Sync + 'static) -> Self {
-        MailboxType::Priority {
-            priority_fn: Some(Arc::new(priority_fn)),
-            capacity: None,
-        }
+        MailboxType::Priority { priority_fn: Some(Arc::new(priority_fn)), capacity: None }
     }
 
     /// A priority mailbox with room for `capacity` messages.
-    pub fn bounded_priority(
-        priority_fn: impl Fn(&M) -> i64 + Send + Sync + 'static,
-        capacity: usize,
-    ) -> Self {
-        MailboxType::Priority {
-            priority_fn: Some(Arc::new(priority_fn)),
-            capacity: Some(capacity),
-        }
+    pub fn bounded_priority(priority_fn: impl Fn(&M) -> i64 + Send + Sync + 'static, capacity: usize) -> Self {
+        MailboxType::Priority { priority_fn: Some(Arc::new(priority_fn)), capacity: Some(capacity) }
     }
 }
 
@@ -300,14 +281,8 @@ impl<M> fmt::Debug for MailboxType<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MailboxType::Unbounded => f.write_str("Unbounded"),
-            MailboxType::Bounded { capacity } => f
-                .debug_struct("Bounded")
-                .field("capacity", capacity)
-                .finish(),
-            MailboxType::Priority {
-                priority_fn,
-                capacity,
-            } => f
+            MailboxType::Bounded { capacity } => f.debug_struct("Bounded").field("capacity", capacity).finish(),
+            MailboxType::Priority { priority_fn, capacity } => f
                 .debug_struct("Priority")
                 .field("priority_fn", &priority_fn.as_ref().map(|_| ".."))
                 .field("capacity", capacity)
@@ -330,15 +305,8 @@ pub struct InvalidMailbox {
 
 impl fmt::Display for InvalidMailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let InvalidMailbox {
-            field,
-            value,
-            minimum,
-        } = self;
-        write!(
-            f,
-            "invalid mailbox: {field} is {value}, it must be at least {minimum}"
-        )
+        let InvalidMailbox { field, value, minimum } = self;
+        write!(f, "invalid mailbox: {field} is {value}, it must be at least {minimum}")
     }
 }
 
@@ -363,31 +331,18 @@ pub fn create_mailbox<M: Send + 'static>(
     kind: MailboxType<M>,
 ) -> Result<Box<dyn Mailbox<M> + Send + Sync>, InvalidMailbox> {
     let capacity = |capacity: Option<usize>| match capacity {
-        Some(0) => Err(InvalidMailbox {
-            field: "capacity",
-            value: 0,
-            minimum: 1,
-        }),
+        Some(0) => Err(InvalidMailbox { field: "capacity", value: 0, minimum: 1 }),
         capacity => Ok(capacity),
     };
     Ok(match kind {
         MailboxType::Unbounded => Box::new(UnboundedMailbox::new()),
-        MailboxType::Bounded { capacity: wanted } => Box::new(BoundedMailbox::new(
-            capacity(wanted)?.unwrap_or(DEFAULT_CAPACITY),
-        )),
-        MailboxType::Priority {
-            priority_fn,
-            capacity: wanted,
-        } => {
+        MailboxType::Bounded { capacity: wanted } => {
+            Box::new(BoundedMailbox::new(capacity(wanted)?.unwrap_or(DEFAULT_CAPACITY)))
+        }
+        MailboxType::Priority { priority_fn, capacity: wanted } => {
             let size = capacity(wanted)?.map_or(QueueSize::Limitless, QueueSize::Limited);
-            let options = MailboxOptions {
-                capacity: size,
-                ..MailboxOptions::default()
-            };
-            Box::new(PriorityMailbox::from_fn(
-                priority_fn.unwrap_or_else(|| Arc::new(|_| DEFAULT_RANK)),
-                options,
-            ))
+            let options = MailboxOptions { capacity: size, ..MailboxOptions::default() };
+            Box::new(PriorityMailbox::from_fn(priority_fn.unwrap_or_else(|| Arc::new(|_| DEFAULT_RANK)), options))
         }
     })
 }

@@ -39,15 +39,9 @@ std::thread_local! {
 }
 
 /// Polls `future` on this thread until it is ready or `deadline` has passed.
-pub(crate) fn block_on<F: Future + Unpin>(
-    future: &mut F,
-    deadline: Option<Instant>,
-) -> Option<F::Output> {
+pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
     let (unpark, waker) = UNPARK.take().unwrap_or_else(|| {
-        let unpark = Arc::new(Unpark {
-            thread: thread::current(),
-            woken: AtomicBool::new(false),
-        });
+        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&unpark));
         (unpark, waker)
     });
@@ -95,11 +89,7 @@ impl<'a> Patience<'a> {
     /// For a mailbox with this many handles: with more handles than processors, the other side waits for this
     /// processor, so there is no spinning. The first look comes after 2^`first_look` pauses.
     fn new(yields: &'a AtomicUsize, handles: usize, first_look: usize) -> Self {
-        let round = if handles > processors() {
-            Self::SPINS
-        } else {
-            first_look
-        };
+        let round = if handles > processors() { Self::SPINS } else { first_look };
         Patience { round, yields }
     }
 
@@ -124,11 +114,7 @@ impl<'a> Patience<'a> {
     }
 
     /// Sleeps until `future` is ready or `deadline` has passed, and learns from how long that took.
-    fn sleep<F: Future + Unpin>(
-        &self,
-        future: &mut F,
-        deadline: Option<Instant>,
-    ) -> Option<F::Output> {
+    fn sleep<F: Future + Unpin>(&self, future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
         let start = Instant::now();
         let answer = block_on(future, deadline);
         let yields = self.yields.get();
@@ -184,9 +170,7 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
                 return Ok(message);
             }
         }
-        patience
-            .sleep(&mut self.recv(), deadline)
-            .unwrap_or(Err(QueueError::Empty))
+        patience.sleep(&mut self.recv(), deadline).unwrap_or(Err(QueueError::Empty))
     }
 }
 
@@ -222,11 +206,7 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
     ///
     /// # Errors
     /// [`Timeout`](QueueError::Timeout) when the time is up, [`Closed`](QueueError::Closed); both with the message.
-    pub fn send_timeout(
-        &self,
-        message: M,
-        timeout: Duration,
-    ) -> Result<OfferOutcome<M>, QueueError<M>> {
+    pub fn send_timeout(&self, message: M, timeout: Duration) -> Result<OfferOutcome<M>, QueueError<M>> {
         let core = self.queue().core();
         match core.offer(core.enclose(message)) {
             Ok(outcome) => Ok(outcome.map(O::open)),
@@ -264,9 +244,7 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
         let mut offer = self.queue().offer_item(item);
         match patience.sleep(&mut offer, deadline) {
             Some(answer) => answer,
-            None => Err(offer
-                .into_message()
-                .map_or(QueueError::Disconnected, QueueError::Timeout)),
+            None => Err(offer.into_message().map_or(QueueError::Disconnected, QueueError::Timeout)),
         }
     }
 }

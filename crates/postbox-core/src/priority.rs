@@ -56,10 +56,7 @@ impl<M, R: Rank<M>> Order<M> for Priority<R> {
     type Store = PriorityStore<M>;
 
     fn enclose(&self, message: M) -> Ranked<M> {
-        Ranked {
-            rank: self.0.rank(&message),
-            message,
-        }
+        Ranked { rank: self.0.rank(&message), message }
     }
 
     fn open(item: Ranked<M>) -> M {
@@ -142,14 +139,10 @@ impl<M> PriorityStore<M> {
             if self.ranks.len() == MAX_LEVELS {
                 return None;
             }
-            index = self
-                .ranks
-                .binary_search(&rank)
-                .unwrap_or_else(|index| index);
+            index = self.ranks.binary_search(&rank).unwrap_or_else(|index| index);
         }
         self.ranks.insert(index, rank);
-        self.levels
-            .insert(index, self.spare.pop().unwrap_or_default());
+        self.levels.insert(index, self.spare.pop().unwrap_or_default());
         let below = (1u64 << index) - 1;
         self.occupied = (self.occupied & below) | ((self.occupied & !below) << 1);
         Some(index)
@@ -171,11 +164,7 @@ impl<M> PriorityStore<M> {
         }
         self.levels.truncate(kept);
         self.ranks.truncate(kept);
-        self.occupied = if kept == MAX_LEVELS {
-            u64::MAX
-        } else {
-            (1 << kept) - 1
-        };
+        self.occupied = if kept == MAX_LEVELS { u64::MAX } else { (1 << kept) - 1 };
     }
 
     /// The most urgent level that holds something.
@@ -191,19 +180,12 @@ impl<M> PriorityStore<M> {
 
     fn take_from_level(&mut self, index: usize, oldest: bool) -> Option<Ranked<M>> {
         let level = &mut self.levels[index];
-        let message = if oldest {
-            level.pop_front()
-        } else {
-            level.pop_back()
-        }?;
+        let message = if oldest { level.pop_front() } else { level.pop_back() }?;
         if level.is_empty() {
             self.occupied &= !(1 << index);
         }
         self.in_levels -= 1;
-        Some(Ranked {
-            rank: self.ranks[index],
-            message,
-        })
+        Some(Ranked { rank: self.ranks[index], message })
     }
 
     #[inline]
@@ -270,10 +252,7 @@ impl<M> Store for PriorityStore<M> {
         }
         let evicted = match level {
             Some(index) if level_rank == Some(worst) => self.take_from_level(index, oldest),
-            _ => self
-                .heap
-                .pop_last(oldest)
-                .map(|(rank, message)| Ranked { rank, message }),
+            _ => self.heap.pop_last(oldest).map(|(rank, message)| Ranked { rank, message }),
         };
         self.insert(incoming, false);
         match evicted {

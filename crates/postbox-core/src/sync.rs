@@ -227,14 +227,8 @@ impl Count for Cell<usize> {
 
 /// Keeps what one side writes off the cache line that the other side reads.
 #[derive(Debug)]
-#[cfg_attr(
-    any(target_arch = "aarch64", target_arch = "powerpc64"),
-    repr(align(128))
-)]
-#[cfg_attr(
-    not(any(target_arch = "aarch64", target_arch = "powerpc64")),
-    repr(align(64))
-)]
+#[cfg_attr(any(target_arch = "aarch64", target_arch = "powerpc64"), repr(align(128)))]
+#[cfg_attr(not(any(target_arch = "aarch64", target_arch = "powerpc64")), repr(align(64)))]
 pub(crate) struct Padded<T>(pub(crate) T);
 
 impl<T> Deref for Padded<T> {

@@ -45,9 +45,7 @@ pub struct WaitQueue<C: MailboxConcurrency> {
 
 impl<C: MailboxConcurrency> fmt::Debug for WaitQueue<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitQueue")
-            .field("waiting", &self.waiting.get())
-            .finish_non_exhaustive()
+        f.debug_struct("WaitQueue").field("waiting", &self.waiting.get()).finish_non_exhaustive()
     }
 }
 
@@ -78,16 +76,8 @@ struct Slot {
 impl<C: MailboxConcurrency> WaitQueue<C> {
     /// An empty queue. Allocates nothing until somebody waits.
     pub fn new() -> Self {
-        let list = List {
-            slots: Vec::new(),
-            head: NONE,
-            tail: NONE,
-            free: NONE,
-        };
-        WaitQueue {
-            waiting: C::Count::new(0),
-            list: C::Lock::new(list),
-        }
+        let list = List { slots: Vec::new(), head: NONE, tail: NONE, free: NONE };
+        WaitQueue { waiting: C::Count::new(0), list: C::Lock::new(list) }
     }
 
     /// Whether anybody waits. Exact for a caller that holds the lock under which waiters register.
@@ -196,15 +186,9 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
 
 impl List {
     fn allocate(&mut self, waker: Waker) -> u32 {
-        let slot = Slot {
-            waker: Some(waker),
-            prev: NONE,
-            next: NONE,
-        };
+        let slot = Slot { waker: Some(waker), prev: NONE, next: NONE };
         if self.free == NONE {
-            let index = u32::try_from(self.slots.len())
-                .ok()
-                .filter(|&index| index != NONE);
+            let index = u32::try_from(self.slots.len()).ok().filter(|&index| index != NONE);
             self.slots.push(slot);
             index.expect("fewer than 2^32 - 1 tasks wait on one queue")
         } else {

@@ -11,8 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use channel::{
-    AsyncChan, AsyncChannel, Channel, Crossbeam, Flume, Kanal, Payload, Postbox, Std, Thingbuf,
-    Tokio, Words,
+    AsyncChan, AsyncChannel, Channel, Crossbeam, Flume, Kanal, Payload, Postbox, Std, Thingbuf, Tokio, Words,
 };
 
 use crate::report::{Contender, Settings, measure};
@@ -31,21 +30,12 @@ pub fn run(settings: &Settings) {
 
 fn for_payload<M: Payload>(settings: &Settings) {
     let name = |scenario: &str| format!("{scenario}/{}B", M::BYTES);
-    blocking::<M>(settings, &name("try-pair/bounded"), 1_000_000, |channel| {
-        channel.try_pair(Some(CAPACITY))
-    });
-    blocking::<M>(
-        settings,
-        &name("try-pair/unbounded"),
-        1_000_000,
-        |channel| channel.try_pair(None),
-    );
+    blocking::<M>(settings, &name("try-pair/bounded"), 1_000_000, |channel| channel.try_pair(Some(CAPACITY)));
+    blocking::<M>(settings, &name("try-pair/unbounded"), 1_000_000, |channel| channel.try_pair(None));
     for (kind, capacity) in [("bounded", Some(CAPACITY)), ("unbounded", None)] {
         for (shape, producers, consumers) in [("spsc", 1, 1), ("mpsc", 4, 1), ("mpmc", 2, 2)] {
             let scenario = name(&format!("{shape}/{kind}"));
-            blocking::<M>(settings, &scenario, 500_000, |channel| {
-                channel.threads(capacity, producers, consumers)
-            });
+            blocking::<M>(settings, &scenario, 500_000, |channel| channel.threads(capacity, producers, consumers));
         }
         async_mpsc::<M>(settings, &name(&format!("async-mpsc/{kind}")), capacity);
     }
@@ -98,12 +88,7 @@ fn blocking<M: Payload>(
     ];
     let contenders = subjects
         .iter()
-        .filter_map(|subject| {
-            run(subject).map(|run| Contender {
-                system: subject.system,
-                run,
-            })
-        })
+        .filter_map(|subject| run(subject).map(|run| Contender { system: subject.system, run }))
         .collect();
     measure(settings, SUITE, scenario, operations, contenders);
 }
@@ -122,11 +107,7 @@ fn try_pair<T: Channel, M: Payload>(capacity: Option<usize>) -> Option<Run> {
 }
 
 /// Producers on threads send their share, consumers on threads receive until the channel ends.
-fn threads<T: Channel, M: Payload>(
-    capacity: Option<usize>,
-    producers: usize,
-    consumers: usize,
-) -> Option<Run> {
+fn threads<T: Channel, M: Payload>(capacity: Option<usize>, producers: usize, consumers: usize) -> Option<Run> {
     let (_, rx) = T::open::<M>(capacity)?;
     if consumers > 1 {
         T::share(&rx)?;
@@ -148,9 +129,7 @@ fn threads<T: Channel, M: Payload>(
                 });
             }
             drop(tx);
-            let mut receivers: Vec<_> = (1..consumers)
-                .map(|_| T::share(&rx).expect("shared before"))
-                .collect();
+            let mut receivers: Vec<_> = (1..consumers).map(|_| T::share(&rx).expect("shared before")).collect();
             receivers.push(rx);
             let handles: Vec<_> = receivers
                 .into_iter()
@@ -168,26 +147,16 @@ fn threads<T: Channel, M: Payload>(
                 .collect();
             barrier.wait();
             start = Instant::now();
-            sum = handles
-                .into_iter()
-                .map(|handle| handle.join().expect("a consumer"))
-                .sum();
+            sum = handles.into_iter().map(|handle| handle.join().expect("a consumer")).sum();
         });
         let took = start.elapsed();
-        assert_eq!(
-            sum,
-            producers as u64 * (share as u64 * (share as u64 - 1) / 2),
-            "messages were lost"
-        );
+        assert_eq!(sum, producers as u64 * (share as u64 * (share as u64 - 1) / 2), "messages were lost");
         took
     }))
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .build()
-        .expect("a runtime with two workers")
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime with two workers")
 }
 
 /// Four producer tasks and one consumer task on two workers.
@@ -217,11 +186,7 @@ fn async_mpsc<M: Payload>(settings: &Settings, scenario: &str, capacity: Option<
             });
             let sum = runtime.block_on(consumer).expect("the consumer");
             let took = start.elapsed();
-            assert_eq!(
-                sum,
-                4 * (share as u64 * (share as u64 - 1) / 2),
-                "messages were lost"
-            );
+            assert_eq!(sum, 4 * (share as u64 * (share as u64 - 1) / 2), "messages were lost");
             took
         }))
     }
@@ -229,20 +194,12 @@ fn async_mpsc<M: Payload>(settings: &Settings, scenario: &str, capacity: Option<
         (<Postbox as AsyncChannel>::NAME, run::<Postbox, M>(capacity)),
         (<Flume as AsyncChannel>::NAME, run::<Flume, M>(capacity)),
         (<Kanal as AsyncChannel>::NAME, run::<Kanal, M>(capacity)),
-        (
-            <AsyncChan as AsyncChannel>::NAME,
-            run::<AsyncChan, M>(capacity),
-        ),
+        (<AsyncChan as AsyncChannel>::NAME, run::<AsyncChan, M>(capacity)),
         (<Tokio as AsyncChannel>::NAME, run::<Tokio, M>(capacity)),
-        (
-            <Thingbuf as AsyncChannel>::NAME,
-            run::<Thingbuf, M>(capacity),
-        ),
+        (<Thingbuf as AsyncChannel>::NAME, run::<Thingbuf, M>(capacity)),
     ];
-    let contenders = contenders
-        .into_iter()
-        .filter_map(|(system, run)| run.map(|run| Contender { system, run }))
-        .collect();
+    let contenders =
+        contenders.into_iter().filter_map(|(system, run)| run.map(|run| Contender { system, run })).collect();
     measure(settings, SUITE, scenario, 400_000, contenders);
 }
 

@@ -66,11 +66,7 @@ impl<M> Queue<M> for Heap<M> {
     }
 
     fn pop(&mut self) -> Option<(i64, M)> {
-        self.0
-            .lock()
-            .1
-            .pop()
-            .map(|Reverse(entry)| (entry.0, entry.2))
+        self.0.lock().1.pop().map(|Reverse(entry)| (entry.0, entry.2))
     }
 }
 
@@ -85,11 +81,7 @@ impl<M> Queue<M> for Map<M> {
     }
 
     fn pop(&mut self) -> Option<(i64, M)> {
-        self.0
-            .lock()
-            .1
-            .pop_first()
-            .map(|((rank, _), message)| (rank, message))
+        self.0.lock().1.pop_first().map(|((rank, _), message)| (rank, message))
     }
 }
 
@@ -102,32 +94,18 @@ fn for_payload<M: Payload>(settings: &Settings) {
     for depth in [1_000, 1_000_000] {
         for (kind, levels) in [("8-levels", Some(8)), ("any-key", None)] {
             let scenario = format!("priority/{kind}/depth-{depth}/{}B", M::BYTES);
-            if settings
-                .only
-                .as_ref()
-                .is_some_and(|only| !scenario.contains(only.as_str()))
-            {
+            if settings.only.as_ref().is_some_and(|only| !scenario.contains(only.as_str())) {
                 continue;
             }
             let contenders = vec![
-                contender(
-                    "postbox",
-                    PriorityMailbox::new(|job: &Job<M>| job.0),
-                    depth,
-                    levels,
-                ),
+                contender("postbox", PriorityMailbox::new(|job: &Job<M>| job.0), depth, levels),
                 contender(
                     "mutex-binary-heap",
                     Heap(Mutex::new((0, BinaryHeap::<Reverse<Entry<M>>>::new()))),
                     depth,
                     levels,
                 ),
-                contender(
-                    "mutex-btree-map",
-                    Map(Mutex::new((0, BTreeMap::<(i64, u64), M>::new()))),
-                    depth,
-                    levels,
-                ),
+                contender("mutex-btree-map", Map(Mutex::new((0, BTreeMap::<(i64, u64), M>::new()))), depth, levels),
             ];
             measure(settings, SUITE, &scenario, 300_000, contenders);
         }

@@ -77,7 +77,8 @@ fn waiting_allocates_nothing_once_warm() {
 #[test]
 fn an_empty_mailbox_is_small() {
     let before = BYTES.get();
-    let mailboxes: Vec<_> = (0..1000).map(|_| ThreadSafe.build_mailbox::<u64>(MailboxOptions::with_capacity(1024))).collect();
+    let mailboxes: Vec<_> =
+        (0..1000).map(|_| ThreadSafe.build_mailbox::<u64>(MailboxOptions::with_capacity(1024))).collect();
     let each = (BYTES.get() - before) as usize / mailboxes.len();
     assert!(each <= 512, "{each} bytes");
 }

@@ -89,7 +89,13 @@ fn priority_takes_any_number_of_levels_and_any_key() {
         let mut expected = Vec::new();
         for n in 0..5000usize {
             let rank = (n as i64 * 7919) % levels - levels / 2;
-            let rank = if n == 17 { i64::MIN } else if n == 18 { i64::MAX } else { rank };
+            let rank = if n == 17 {
+                i64::MIN
+            } else if n == 18 {
+                i64::MAX
+            } else {
+                rank
+            };
             expected.push((rank, n));
             assert!(mailbox.enqueue((rank, n)));
         }
@@ -197,7 +203,8 @@ fn hammer(mailbox: &(dyn Mailbox<(u32, u32)> + Send + Sync), limit: Option<usize
     });
     for one in &received {
         for producer in 0..PRODUCERS {
-            let numbers: Vec<u32> = one.iter().filter(|message| message.0 == producer).map(|message| message.1).collect();
+            let numbers: Vec<u32> =
+                one.iter().filter(|message| message.0 == producer).map(|message| message.1).collect();
             assert!(numbers.is_sorted(), "one consumer sees one producer's messages in order");
         }
     }
@@ -222,7 +229,10 @@ fn bounded_is_safe_under_many_threads() {
 #[test]
 fn priority_is_safe_under_many_threads() {
     hammer(&PriorityMailbox::default(), None);
-    hammer(&PriorityMailbox::with_options(|message: &(u32, u32)| i64::from(message.0), MailboxOptions::with_capacity(9)), Some(9));
+    hammer(
+        &PriorityMailbox::with_options(|message: &(u32, u32)| i64::from(message.0), MailboxOptions::with_capacity(9)),
+        Some(9),
+    );
 }
 
 #[test]
@@ -230,9 +240,11 @@ fn bounded_refuses_the_surplus_of_concurrent_producers() {
     let mailbox = BoundedMailbox::new(50);
     thread::scope(|scope| {
         for _ in 0..2 {
-            scope.spawn(|| (0..30).for_each(|n| {
-                mailbox.enqueue(n);
-            }));
+            scope.spawn(|| {
+                (0..30).for_each(|n| {
+                    mailbox.enqueue(n);
+                })
+            });
         }
     });
     assert_eq!((mailbox.size(), mailbox.rejected_count()), (50, 10));

@@ -1,8 +1,8 @@
 //! Mistakes that others made, one test each. The numbers are those of the list in CONTRIBUTING.md.
 
+use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake};
-use std::future::Future;
 
 use postbox_core::shared::mailbox::*;
 use postbox_core::{PriorityMailbox, UnboundedMailbox};

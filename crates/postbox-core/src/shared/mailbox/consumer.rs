@@ -12,9 +12,7 @@ use super::producer::{MetricsSink, QueueMailboxProducer, SchedulerHook};
 use super::signal::{MailboxSignal, Signal};
 use crate::fifo::Fifo;
 use crate::order::Order;
-use crate::shared::queue::{
-    MailboxError, MailboxQueueBackend, OfferOutcome, OverflowPolicy, QueueError,
-};
+use crate::shared::queue::{MailboxError, MailboxQueueBackend, OfferOutcome, OverflowPolicy, QueueError};
 use crate::sync::{Count, MetadataStorageMode, ThreadSafe};
 
 /// What every mailbox can do, whichever kind it is. Nothing here waits.
@@ -89,9 +87,7 @@ pub struct QueueMailboxCore<M, O: Order<M> = Fifo, C: MetadataStorageMode = Thre
 
 impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxCore<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
-        QueueMailboxCore {
-            shared: C::share(Core::new(order, options)),
-        }
+        QueueMailboxCore { shared: C::share(Core::new(order, options)) }
     }
 
     #[inline(always)]
@@ -150,17 +146,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> MailboxQueueBackend<M> for QueueMai
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailboxCore<M, O, C> {
     fn clone(&self) -> Self {
-        QueueMailboxCore {
-            shared: self.shared.clone(),
-        }
+        QueueMailboxCore { shared: self.shared.clone() }
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailboxCore<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailboxCore")
-            .field(self.core())
-            .finish()
+        f.debug_tuple("QueueMailboxCore").field(self.core()).finish()
     }
 }
 
@@ -339,10 +331,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
 impl<M, O: Order<M>, C: MetadataStorageMode> Mailbox<M> for QueueMailbox<M, O, C> {
     #[inline]
     fn enqueue(&self, message: M) -> bool {
-        self.queue
-            .core()
-            .try_offer(message)
-            .is_ok_and(|outcome| outcome.is_accepted())
+        self.queue.core().try_offer(message).is_ok_and(|outcome| outcome.is_accepted())
     }
 
     #[inline]
@@ -379,9 +368,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> MailboxConsumer<M> for QueueMailbox
     type Signal = Signal<C>;
 
     fn signal(&self) -> Signal<C> {
-        self.queue
-            .core()
-            .change_hooks(|hooks| hooks.signal.get_or_insert_default().clone())
+        self.queue.core().change_hooks(|hooks| hooks.signal.get_or_insert_default().clone())
     }
 
     #[inline]
@@ -404,8 +391,6 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Drop for QueueMailbox<M, O, C> {
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailbox<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailbox")
-            .field(self.queue.core())
-            .finish()
+        f.debug_tuple("QueueMailbox").field(self.queue.core()).finish()
     }
 }

@@ -135,27 +135,19 @@ impl<S: Store, C: MetadataStorageMode> Default for Extras<S, C> {
 }
 
 type InboxGuard<'a, M, O, C> =
-    <<C as MailboxConcurrency>::Lock<Inbox<<O as Order<M>>::Item>> as Lock<
-        Inbox<<O as Order<M>>::Item>,
-    >>::Guard<'a>;
+    <<C as MailboxConcurrency>::Lock<Inbox<<O as Order<M>>::Item>> as Lock<Inbox<<O as Order<M>>::Item>>>::Guard<'a>;
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
         let capacity = options.capacity_limit().unwrap_or(usize::MAX);
-        let inbox = Inbox {
-            arrived: Chunks::default(),
-            clear_until: capacity.min(FAR),
-        };
+        let inbox = Inbox { arrived: Chunks::default(), clear_until: capacity.min(FAR) };
         Core {
             front: Padded(Front {
                 store: C::Lock::new(O::Store::default()),
                 popped: C::Count::new(0),
                 stored: C::Count::new(0),
             }),
-            back: Padded(Back {
-                inbox: C::Lock::new(inbox),
-                pushed: C::Count::new(0),
-            }),
+            back: Padded(Back { inbox: C::Lock::new(inbox), pushed: C::Count::new(0) }),
             flags: C::Count::new(0),
             capacity: C::Count::new(capacity),
             stashed: C::Count::new(0),
@@ -215,19 +207,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.flags.get() & CONTROL == 0 {
             return 0;
         }
-        self.extras
-            .lock()
-            .as_ref()
-            .map_or(0, |extras| extras.control.len())
+        self.extras.lock().as_ref().map_or(0, |extras| extras.control.len())
     }
 
     /// How many messages were ever taken in; evicted ones count, refused ones do not.
     pub(crate) fn lifetime(&self) -> usize {
-        let control = self
-            .extras
-            .lock()
-            .as_ref()
-            .map_or(0, |extras| extras.control_pushed);
+        let control = self.extras.lock().as_ref().map_or(0, |extras| extras.control_pushed);
         self.back.pushed.observe().wrapping_add(control)
     }
 
@@ -285,10 +270,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// One attempt. A sender that means to wait makes many, so "full" is not counted as a refusal here.
     #[inline]
-    pub(crate) fn offer(
-        &self,
-        item: O::Item,
-    ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+    pub(crate) fn offer(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         if self.order.is_control(&item) {
             return self.offer_control(item);
         }
@@ -364,12 +346,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             match store.displace(item, self.policy == OverflowPolicy::DropOldest) {
                 Displaced::Incoming(item) => OfferOutcome::Rejected(item),
                 Displaced::Other(item) => {
-                    self.front
-                        .popped
-                        .publish(self.front.popped.get().wrapping_add(1));
-                    self.back
-                        .pushed
-                        .publish(self.back.pushed.get().wrapping_add(1));
+                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+                    self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
                     OfferOutcome::Evicted(item)
                 }
             }
@@ -424,9 +402,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     fn push(&self, inbox: &mut InboxGuard<'_, M, O, C>, item: O::Item) {
         inbox.arrived.push_back(item);
-        self.back
-            .pushed
-            .publish(self.back.pushed.get().wrapping_add(1));
+        self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
     }
 
     /// Looks how far there is room now.
@@ -452,11 +428,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// Waits for room on the control lane, likewise.
-    pub(crate) fn register_control_sender(
-        &self,
-        ticket: &mut Option<Ticket>,
-        waker: &Waker,
-    ) -> bool {
+    pub(crate) fn register_control_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let _inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
         let extras = guard.get_or_insert_default();
@@ -477,9 +449,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
         let waker = self.extras.lock().as_ref().and_then(|extras| {
             let pass_on = extras.control_senders.remove(ticket) && !used;
-            pass_on
-                .then(|| extras.control_senders.notify_one())
-                .flatten()
+            pass_on.then(|| extras.control_senders.notify_one()).flatten()
         });
         if let Some(waker) = waker {
             waker.wake();
@@ -623,9 +593,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 let item = inbox.arrived.pop_front();
                 if item.is_some() {
                     // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
-                    self.front
-                        .popped
-                        .publish(self.front.popped.get().wrapping_add(1));
+                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
                 }
                 drop(inbox);
                 item
@@ -653,11 +621,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Moves in what has arrived, if anything. Under the store's lock, so `popped` stands still.
     fn sort_in(&self, store: &mut O::Store) {
-        let in_mailbox = self
-            .back
-            .pushed
-            .observe()
-            .wrapping_sub(self.front.popped.get());
+        let in_mailbox = self.back.pushed.observe().wrapping_sub(self.front.popped.get());
         if in_mailbox != store.len() {
             self.exchange(store, &mut self.back.inbox.lock());
         }
@@ -672,9 +636,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     #[inline(always)]
     fn popped_one(&self, store: &O::Store) {
         // `stored` last: whoever reads 0 there may write `popped` next, and must see this value of it.
-        self.front
-            .popped
-            .publish(self.front.popped.get().wrapping_add(1));
+        self.front.popped.publish(self.front.popped.get().wrapping_add(1));
         self.front.stored.publish(store.len());
     }
 
@@ -701,9 +663,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             }
             if wanted > 0 {
                 // Only a holder of messages writes `popped`: with the store empty it is the inbox's to write.
-                self.front
-                    .popped
-                    .publish(self.front.popped.get().wrapping_add(wanted));
+                self.front.popped.publish(self.front.popped.get().wrapping_add(wanted));
                 self.front.stored.publish(store.len());
             }
         }
@@ -720,9 +680,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let inbox = self.back.inbox.lock();
         let flags = self.flags.get();
         let empty = self.front.stored.observe() == 0 && inbox.arrived.is_empty();
-        let answered = flags & CONTROL != 0
-            || (!empty && flags & SUSPENDED == 0)
-            || (empty && flags & (CLOSED | ORPHANED) != 0);
+        let answered =
+            flags & CONTROL != 0 || (!empty && flags & SUSPENDED == 0) || (empty && flags & (CLOSED | ORPHANED) != 0);
         if answered {
             return false;
         }
@@ -853,12 +812,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     pub(crate) fn unstash(&self) -> usize {
         let mut store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
-        let stash = self
-            .extras
-            .lock()
-            .as_mut()
-            .map(|extras| core::mem::take(&mut extras.stash))
-            .unwrap_or_default();
+        let stash = self.extras.lock().as_mut().map(|extras| core::mem::take(&mut extras.stash)).unwrap_or_default();
         let count = stash.len();
         if count == 0 {
             return 0;
@@ -928,11 +882,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let hooks = &mut guard.get_or_insert_default().hooks;
         let answer = change(hooks);
         let flags = self.flags.get();
-        self.flags.publish(if hooks.is_empty() {
-            flags & !OBSERVED
-        } else {
-            flags | OBSERVED
-        });
+        self.flags.publish(if hooks.is_empty() { flags & !OBSERVED } else { flags | OBSERVED });
         drop(guard);
         self.has_room(&mut inbox);
         answer
@@ -942,10 +892,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.flags.get() & OBSERVED == 0 {
             return None;
         }
-        self.extras
-            .lock()
-            .as_ref()
-            .map(|extras| extras.hooks.clone())
+        self.extras.lock().as_ref().map(|extras| extras.hooks.clone())
     }
 
     fn notify_hooks(&self) {
@@ -972,13 +919,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             }
             OfferOutcome::Evicted(_) => hooks.report(MailboxEvent::Evicted, depth, capacity),
             OfferOutcome::Grew(capacity) => {
-                hooks.report(
-                    MailboxEvent::Grown {
-                        capacity: *capacity,
-                    },
-                    depth,
-                    Some(*capacity),
-                );
+                hooks.report(MailboxEvent::Grown { capacity: *capacity }, depth, Some(*capacity));
             }
         }
         hooks.report(MailboxEvent::Enqueued, depth, capacity);

@@ -85,10 +85,7 @@ pub trait PriorityMailboxFactory: MetadataStorageMode {
     ///
     /// # Panics
     /// If the options ask for a capacity of 0.
-    #[allow(
-        clippy::type_complexity,
-        reason = "the pair is the answer; an alias would hide what it is made of"
-    )]
+    #[allow(clippy::type_complexity, reason = "the pair is the answer; an alias would hide what it is made of")]
     fn build_priority_mailbox<M>(
         &self,
         options: MailboxOptions,

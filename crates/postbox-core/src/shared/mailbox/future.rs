@@ -34,12 +34,7 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
     }
 
     pub(super) fn from_item(core: &'a Core<M, O, C>, item: O::Item) -> Self {
-        OfferFuture {
-            core,
-            control: core.is_control(&item),
-            item: Some(item),
-            ticket: None,
-        }
+        OfferFuture { core, control: core.is_control(&item), item: Some(item), ticket: None }
     }
 
     /// Gives up: the message, unless the future was ready.
@@ -54,18 +49,14 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C>
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let mut item = this
-            .item
-            .take()
-            .expect("OfferFuture polled after it was ready");
+        let mut item = this.item.take().expect("OfferFuture polled after it was ready");
         loop {
             let answer = match this.core.offer(item) {
                 Ok(outcome) => Ok(outcome.map(O::open)),
                 Err(QueueError::Full(back)) if this.core.policy() == OverflowPolicy::Block => {
                     item = back;
                     let registered = if this.control {
-                        this.core
-                            .register_control_sender(&mut this.ticket, context.waker())
+                        this.core.register_control_sender(&mut this.ticket, context.waker())
                     } else {
                         this.core.register_sender(&mut this.ticket, context.waker())
                     };
@@ -78,8 +69,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C>
                 Err(error) => Err(this.core.refuse(error)),
             };
             if this.ticket.is_some() {
-                this.core
-                    .remove_sender(&mut this.ticket, this.control, true);
+                this.core.remove_sender(&mut this.ticket, this.control, true);
             }
             return Poll::Ready(answer);
         }
@@ -89,17 +79,14 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C>
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for OfferFuture<'_, M, O, C> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            self.core
-                .remove_sender(&mut self.ticket, self.control, false);
+            self.core.remove_sender(&mut self.ticket, self.control, false);
         }
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for OfferFuture<'_, M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfferFuture")
-            .field("registered", &self.ticket.is_some())
-            .finish_non_exhaustive()
+        f.debug_struct("OfferFuture").field("registered", &self.ticket.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -132,10 +119,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
                 Ok(Some(message)) => Ok(message),
                 Err(error) => Err(error),
                 Ok(None) => {
-                    if this
-                        .core
-                        .register_receiver(&mut this.ticket, context.waker())
-                    {
+                    if this.core.register_receiver(&mut this.ticket, context.waker()) {
                         return Poll::Pending;
                     }
                     continue;
@@ -159,9 +143,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Drop for PollFuture<'_, M, O, C> {
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for PollFuture<'_, M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PollFuture")
-            .field("registered", &self.ticket.is_some())
-            .finish_non_exhaustive()
+        f.debug_struct("PollFuture").field("registered", &self.ticket.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -208,24 +190,18 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
     }
 }
 
-impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future
-    for Until<PollFuture<'a, M, O, C>, T>
-{
+impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for Until<PollFuture<'a, M, O, C>, T> {
     type Output = Result<M, QueueError<M>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(answer) = Pin::new(&mut self.wait).poll(context) {
             return Poll::Ready(answer);
         }
-        Pin::new(&mut self.timer)
-            .poll(context)
-            .map(|_| Err(QueueError::Empty))
+        Pin::new(&mut self.timer).poll(context).map(|_| Err(QueueError::Empty))
     }
 }
 
-impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future
-    for Until<OfferFuture<'a, M, O, C>, T>
-{
+impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for Until<OfferFuture<'a, M, O, C>, T> {
     type Output = Result<OfferOutcome<M>, QueueError<M>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -233,11 +209,7 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future
             return Poll::Ready(answer);
         }
         Pin::new(&mut self.timer).poll(context).map(|_| {
-            let message = self
-                .wait
-                .item
-                .take()
-                .expect("Until polled after it was ready");
+            let message = self.wait.item.take().expect("Until polled after it was ready");
             Err(QueueError::Timeout(O::open(message)))
         })
     }

@@ -111,12 +111,7 @@ impl<M> PriorityEnvelope<M> {
 
     /// A message on the given channel.
     pub const fn with_channel(message: M, priority: i8, channel: PriorityChannel) -> Self {
-        PriorityEnvelope {
-            message,
-            priority,
-            channel,
-            system_message: None,
-        }
+        PriorityEnvelope { message, priority, channel, system_message: None }
     }
 
     /// A control message.
@@ -186,10 +181,7 @@ impl PriorityEnvelope<SystemMessage> {
     /// A control message of the system message's own priority, which also keeps the system message beside it, so
     /// that it is still known after a [`map`](Self::map).
     pub fn from_system(message: SystemMessage) -> Self {
-        PriorityEnvelope {
-            system_message: Some(message),
-            ..Self::control(message, message.priority())
-        }
+        PriorityEnvelope { system_message: Some(message), ..Self::control(message, message.priority()) }
     }
 }
 

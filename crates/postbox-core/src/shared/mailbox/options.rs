@@ -28,29 +28,19 @@ pub struct MailboxOptions {
 
 impl Default for MailboxOptions {
     fn default() -> Self {
-        Self::with_capacities(
-            QueueSize::Limitless,
-            QueueSize::Limited(DEFAULT_SYSTEM_RESERVATION),
-        )
+        Self::with_capacities(QueueSize::Limitless, QueueSize::Limited(DEFAULT_SYSTEM_RESERVATION))
     }
 }
 
 impl MailboxOptions {
     /// Room for `capacity` regular messages and the default reservation for control messages.
     pub const fn with_capacity(capacity: usize) -> Self {
-        Self::with_capacities(
-            QueueSize::Limited(capacity),
-            QueueSize::Limited(DEFAULT_SYSTEM_RESERVATION),
-        )
+        Self::with_capacities(QueueSize::Limited(capacity), QueueSize::Limited(DEFAULT_SYSTEM_RESERVATION))
     }
 
     /// Room for both kinds of messages, stated apart.
     pub const fn with_capacities(capacity: QueueSize, priority_capacity: QueueSize) -> Self {
-        MailboxOptions {
-            capacity,
-            priority_capacity,
-            overflow: OverflowPolicy::Block,
-        }
+        MailboxOptions { capacity, priority_capacity, overflow: OverflowPolicy::Block }
     }
 
     /// The same options with this much room for control messages.

@@ -139,21 +139,13 @@ pub(crate) struct Hooks<C: MetadataStorageMode> {
 
 impl<C: MetadataStorageMode> Default for Hooks<C> {
     fn default() -> Self {
-        Hooks {
-            sink: None,
-            scheduler: None,
-            signal: None,
-        }
+        Hooks { sink: None, scheduler: None, signal: None }
     }
 }
 
 impl<C: MetadataStorageMode> Clone for Hooks<C> {
     fn clone(&self) -> Self {
-        Hooks {
-            sink: self.sink.clone(),
-            scheduler: self.scheduler.clone(),
-            signal: self.signal.clone(),
-        }
+        Hooks { sink: self.sink.clone(), scheduler: self.scheduler.clone(), signal: self.signal.clone() }
     }
 }
 
@@ -174,10 +166,7 @@ impl<C: MetadataStorageMode> Hooks<C> {
     pub(crate) fn report(&self, event: MailboxEvent, depth: usize, capacity: Option<usize>) {
         let Some(sink) = &self.sink else { return };
         sink.record(event);
-        if matches!(
-            event,
-            MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted
-        ) {
+        if matches!(event, MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted) {
             sink.record(MailboxEvent::Depth { depth });
         }
         if let (MailboxEvent::Enqueued, Some(capacity)) = (event, capacity)
@@ -270,19 +259,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> MailboxProducer<M> for QueueMailbox
 
     fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
         // What was set before is dropped here, under no lock.
-        drop(
-            self.queue
-                .core()
-                .change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)),
-        );
+        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
     }
 
     fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
-        drop(
-            self.queue
-                .core()
-                .change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)),
-        );
+        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
     }
 }
 
@@ -300,8 +281,6 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Drop for QueueMailboxProducer<M, O,
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailboxProducer<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailboxProducer")
-            .field(self.queue.core())
-            .finish()
+        f.debug_tuple("QueueMailboxProducer").field(self.queue.core()).finish()
     }
 }

@@ -59,10 +59,7 @@ impl<C: MetadataStorageMode> Signal<C> {
     /// A signal that nobody has notified yet.
     pub fn new() -> Self {
         Signal {
-            state: C::share(State {
-                generation: C::Lock::new(0),
-                waiters: WaitQueue::new(),
-            }),
+            state: C::share(State { generation: C::Lock::new(0), waiters: WaitQueue::new() }),
             seen: C::Count::new(0),
         }
     }
@@ -76,18 +73,13 @@ impl<C: MetadataStorageMode> Default for Signal<C> {
 
 impl<C: MetadataStorageMode> Clone for Signal<C> {
     fn clone(&self) -> Self {
-        Signal {
-            state: self.state.clone(),
-            seen: C::Count::new(self.seen.get()),
-        }
+        Signal { state: self.state.clone(), seen: C::Count::new(self.seen.get()) }
     }
 }
 
 impl<C: MetadataStorageMode> fmt::Debug for Signal<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signal")
-            .field("waiters", &self.state.waiters.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Signal").field("waiters", &self.state.waiters.len()).finish_non_exhaustive()
     }
 }
 
@@ -105,11 +97,7 @@ impl<C: MetadataStorageMode> MailboxSignal for Signal<C> {
     }
 
     fn wait(&self) -> WaitFuture<'_, C> {
-        WaitFuture {
-            signal: self,
-            seen: self.seen.get(),
-            ticket: None,
-        }
+        WaitFuture { signal: self, seen: self.seen.get(), ticket: None }
     }
 }
 
@@ -123,9 +111,7 @@ pub struct WaitFuture<'a, C: MetadataStorageMode = ThreadSafe> {
 
 impl<C: MetadataStorageMode> fmt::Debug for WaitFuture<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitFuture")
-            .field("registered", &self.ticket.is_some())
-            .finish_non_exhaustive()
+        f.debug_struct("WaitFuture").field("registered", &self.ticket.is_some()).finish_non_exhaustive()
     }
 }
 

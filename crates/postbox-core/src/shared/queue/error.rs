@@ -20,19 +20,14 @@ impl<M> QueueError<M> {
     /// The message, if the error carries it.
     pub fn into_message(self) -> Option<M> {
         match self {
-            QueueError::Full(message)
-            | QueueError::Closed(message)
-            | QueueError::Timeout(message) => Some(message),
+            QueueError::Full(message) | QueueError::Closed(message) | QueueError::Timeout(message) => Some(message),
             QueueError::Disconnected | QueueError::Empty => None,
         }
     }
 
     /// Whether the same call may succeed later.
     pub const fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            QueueError::Full(_) | QueueError::Timeout(_) | QueueError::Empty
-        )
+        matches!(self, QueueError::Full(_) | QueueError::Timeout(_) | QueueError::Empty)
     }
 
     /// The same error about a message of another type.
@@ -55,12 +50,8 @@ impl<M> QueueError<M> {
             QueueError::Disconnected => {
                 "the mailbox is empty and no more messages can come: it is closed or its last producer is gone"
             }
-            QueueError::Timeout(_) => {
-                "the mailbox had no room in the time allowed: try again, or allow more time"
-            }
-            QueueError::Empty => {
-                "no message came in the time allowed: try again, or allow more time"
-            }
+            QueueError::Timeout(_) => "the mailbox had no room in the time allowed: try again, or allow more time",
+            QueueError::Empty => "no message came in the time allowed: try again, or allow more time",
         }
     }
 }
