@@ -4,47 +4,47 @@ use std::io::Write;
 use std::time::Duration;
 
 /// The system that is ours.
-pub const OURS: &str = "postbox";
+pub(crate) const OURS: &str = "postbox";
 
 /// What to run and how to print it.
-pub struct Settings {
+pub(crate) struct Settings {
     /// One JSON line per measurement instead of a table.
-    pub json: bool,
+    pub(crate) json: bool,
     /// Fewer messages and rounds: shows that all works, not how fast.
-    pub quick: bool,
+    pub(crate) quick: bool,
     /// Only scenarios whose name contains this.
-    pub only: Option<String>,
+    pub(crate) only: Option<String>,
 }
 
 impl Settings {
     /// At least seven rounds count.
-    pub fn rounds(&self) -> usize {
+    pub(crate) fn rounds(&self) -> usize {
         if self.quick { 3 } else { 21 }
     }
 
     /// A number of operations, scaled down for a quick run.
-    pub fn scale(&self, operations: usize) -> usize {
+    pub(crate) fn scale(&self, operations: usize) -> usize {
         if self.quick { (operations / 20).max(1000) } else { operations }
     }
 }
 
 /// One system in one scenario: runs a given number of operations and tells how long they took.
-pub struct Contender<'a> {
+pub(crate) struct Contender<'a> {
     /// The name in the report.
-    pub system: &'static str,
+    pub(crate) system: &'static str,
     /// Runs once.
-    pub run: Box<dyn FnMut(usize) -> Duration + 'a>,
+    pub(crate) run: Box<dyn FnMut(usize) -> Duration + 'a>,
 }
 
 impl<'a> Contender<'a> {
     /// A contender by its name.
-    pub fn new(system: &'static str, run: impl FnMut(usize) -> Duration + 'a) -> Self {
+    pub(crate) fn new(system: &'static str, run: impl FnMut(usize) -> Duration + 'a) -> Self {
         Contender { system, run: Box::new(run) }
     }
 }
 
 /// Runs all contenders in turn, round by round, and prints a line for each.
-pub fn measure(
+pub(crate) fn measure(
     settings: &Settings,
     suite: &str,
     scenario: &str,

@@ -254,6 +254,7 @@ where
     /// let (actor, _mailbox) = smol::block_on(MessageLoop::new(Sum(0), mailbox).run());
     /// assert_eq!(actor.0, 10);
     /// ```
+    #[allow(clippy::manual_async_fn, reason = "the crate's futures are named as such, not by `async fn`")]
     pub fn run(mut self) -> impl Future<Output = (A, B)> {
         async move {
             loop {

@@ -112,8 +112,8 @@ struct Relax {
 }
 
 impl Relax {
-    /// Looks at short, growing distances before the time slice is given up. The lock is often free for a moment
-    /// only, between two operations of a busy holder, so the distances stay short.
+    /// Looks at doubling distances, up to 2^7 pauses, before the time slice is given up. Long distances are good for
+    /// throughput: whoever holds the lock and comes back for it soon keeps its cache line meanwhile.
     const SPINS: u32 = 7;
     /// Yields before naps.
     #[cfg(feature = "std")]
@@ -138,7 +138,7 @@ impl Relax {
         } else if self.looks > Self::SPINS {
             return std::thread::yield_now();
         }
-        for _ in 0..1 << self.looks {
+        for _ in 0..1 << self.looks.min(Self::SPINS) {
             core::hint::spin_loop();
         }
     }

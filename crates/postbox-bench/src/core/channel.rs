@@ -8,7 +8,7 @@ use postbox_core::shared::mailbox::{
 };
 
 /// What is sent: a number that the consumer adds up, so that nothing is optimised away or lost unseen.
-pub trait Payload: Copy + Clone + Default + Send + Sync + std::fmt::Debug + 'static {
+pub(crate) trait Payload: Copy + Clone + Default + Send + Sync + std::fmt::Debug + 'static {
     /// Its size in bytes, for the scenario's name.
     const BYTES: usize = size_of::<Self>();
     fn number(n: u64) -> Self;
@@ -27,7 +27,7 @@ impl<const N: usize> Payload for Words<N> {
 
 /// `N` times eight bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Words<const N: usize>([u64; N]);
+pub(crate) struct Words<const N: usize>([u64; N]);
 
 impl<const N: usize> Default for Words<N> {
     fn default() -> Self {
@@ -36,7 +36,7 @@ impl<const N: usize> Default for Words<N> {
 }
 
 /// A channel as threads use it.
-pub trait Channel {
+pub(crate) trait Channel {
     const NAME: &'static str;
     type Tx<M: Payload>: Clone + Send + 'static;
     type Rx<M: Payload>: Send + 'static;
@@ -51,7 +51,7 @@ pub trait Channel {
 }
 
 /// A channel as tasks use it.
-pub trait AsyncChannel {
+pub(crate) trait AsyncChannel {
     const NAME: &'static str;
     type Tx<M: Payload>: Clone + Send + Sync + 'static;
     type Rx<M: Payload>: Send + 'static;
@@ -60,7 +60,7 @@ pub trait AsyncChannel {
     fn recv<M: Payload>(rx: &mut Self::Rx<M>) -> impl Future<Output = Option<M>> + Send;
 }
 
-pub struct Postbox;
+pub(crate) struct Postbox;
 
 impl Channel for Postbox {
     const NAME: &'static str = "postbox";
@@ -112,7 +112,7 @@ impl AsyncChannel for Postbox {
     }
 }
 
-pub struct Crossbeam;
+pub(crate) struct Crossbeam;
 
 impl Channel for Crossbeam {
     const NAME: &'static str = "crossbeam-channel";
@@ -144,7 +144,7 @@ impl Channel for Crossbeam {
     }
 }
 
-pub struct Flume;
+pub(crate) struct Flume;
 
 impl Channel for Flume {
     const NAME: &'static str = "flume";
@@ -194,7 +194,7 @@ impl AsyncChannel for Flume {
     }
 }
 
-pub struct Kanal;
+pub(crate) struct Kanal;
 
 impl Channel for Kanal {
     const NAME: &'static str = "kanal";
@@ -244,7 +244,7 @@ impl AsyncChannel for Kanal {
     }
 }
 
-pub struct AsyncChan;
+pub(crate) struct AsyncChan;
 
 impl Channel for AsyncChan {
     const NAME: &'static str = "async-channel";
@@ -296,17 +296,17 @@ impl AsyncChannel for AsyncChan {
 
 /// Tokio's channel has a type for each of bounded and unbounded.
 #[derive(Clone)]
-pub enum TokioTx<M> {
+pub(crate) enum TokioTx<M> {
     Bounded(tokio::sync::mpsc::Sender<M>),
     Unbounded(tokio::sync::mpsc::UnboundedSender<M>),
 }
 
-pub enum TokioRx<M> {
+pub(crate) enum TokioRx<M> {
     Bounded(tokio::sync::mpsc::Receiver<M>),
     Unbounded(tokio::sync::mpsc::UnboundedReceiver<M>),
 }
 
-pub struct Tokio;
+pub(crate) struct Tokio;
 
 impl Channel for Tokio {
     const NAME: &'static str = "tokio-mpsc";
@@ -385,12 +385,12 @@ impl AsyncChannel for Tokio {
 
 /// So does std's.
 #[derive(Clone)]
-pub enum StdTx<M> {
+pub(crate) enum StdTx<M> {
     Bounded(std::sync::mpsc::SyncSender<M>),
     Unbounded(std::sync::mpsc::Sender<M>),
 }
 
-pub struct Std;
+pub(crate) struct Std;
 
 impl Channel for Std {
     const NAME: &'static str = "std-mpsc";
@@ -437,7 +437,7 @@ impl Channel for Std {
     }
 }
 
-pub struct Thingbuf;
+pub(crate) struct Thingbuf;
 
 impl Channel for Thingbuf {
     const NAME: &'static str = "thingbuf";

@@ -8,7 +8,7 @@ use super::channel::{AsyncChan, Channel, Crossbeam, Flume, Kanal, Postbox, Std, 
 use crate::report::Settings;
 
 /// Counts the bytes that are in use.
-pub struct Counting;
+pub(crate) struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-pub fn run(settings: &Settings) {
+pub(crate) fn run(settings: &Settings) {
     for (kind, capacity) in [("bounded", Some(1024)), ("unbounded", None)] {
         bytes::<Postbox>(settings, kind, capacity);
         bytes::<Crossbeam>(settings, kind, capacity);

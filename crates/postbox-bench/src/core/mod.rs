@@ -2,7 +2,7 @@
 
 mod channel;
 mod memory;
-pub use memory::Counting;
+pub(crate) use memory::Counting;
 mod priority;
 
 use std::hint::black_box;
@@ -20,7 +20,7 @@ const SUITE: &str = "core";
 const CAPACITY: usize = 1024;
 
 /// Runs the whole suite.
-pub fn run(settings: &Settings) {
+pub(crate) fn run(settings: &Settings) {
     for_payload::<Words<1>>(settings);
     for_payload::<Words<8>>(settings);
     ping_pong(settings);

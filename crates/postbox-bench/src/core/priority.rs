@@ -71,7 +71,10 @@ impl<M> Queue<M> for Heap<M> {
 }
 
 #[derive(Default)]
-struct Map<M>(Mutex<(u64, BTreeMap<(i64, u64), M>)>);
+struct Map<M>(Mutex<NumberedMap<M>>);
+
+/// The next number of arrival, and the messages by rank and number.
+type NumberedMap<M> = (u64, BTreeMap<(i64, u64), M>);
 
 impl<M> Queue<M> for Map<M> {
     fn push(&mut self, rank: i64, message: M) {
@@ -85,7 +88,7 @@ impl<M> Queue<M> for Map<M> {
     }
 }
 
-pub fn run(settings: &Settings) {
+pub(crate) fn run(settings: &Settings) {
     for_payload::<Words<1>>(settings);
     for_payload::<Words<8>>(settings);
 }

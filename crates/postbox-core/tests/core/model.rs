@@ -80,7 +80,7 @@ impl Model {
                 match worst {
                     Some(worst) if self.rank(&message) < worst || (oldest && self.rank(&message) == worst) => {
                         let mut of_worst = waiting.iter().enumerate().filter(|(_, other)| self.rank(other) == worst);
-                        let place = if oldest { of_worst.next() } else { of_worst.last() }.unwrap().0;
+                        let place = if oldest { of_worst.next() } else { of_worst.next_back() }.unwrap().0;
                         Ok(OfferOutcome::Evicted(waiting.remove(place).unwrap()))
                     }
                     _ => Ok(OfferOutcome::Rejected(message)),

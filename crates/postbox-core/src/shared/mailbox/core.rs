@@ -48,6 +48,7 @@ const ORPHANED: usize = 16;
 const FAR: usize = isize::MAX as usize;
 
 /// How often a waiting thread gives its time slice away before it sleeps, until it knows better.
+#[cfg(feature = "std")]
 const INITIAL_PATIENCE: usize = 16;
 
 /// How many messages make meeting the producers worth while.
@@ -75,13 +76,15 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     /// Waits for room.
     pub(crate) senders: WaitQueue<C>,
     /// How patiently threads wait awake, for a message and for room: see `park.rs`.
+    #[cfg(feature = "std")]
     pub(crate) receive_patience: C::Count,
     /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
     linger: C::Count,
+    #[cfg(feature = "std")]
     pub(crate) send_patience: C::Count,
     pub(crate) producers: C::Count,
     pub(crate) consumers: C::Count,
-    extras: C::Lock<Option<Box<Extras<O::Store, C>>>>,
+    extras: C::Lock<LazyExtras<O::Store, C>>,
     policy: OverflowPolicy,
     control_capacity: usize,
     order: O,
@@ -108,6 +111,8 @@ struct Inbox<I> {
     /// last read, so the consumers' cache line is left alone. A closed or observed mailbox has none of it.
     clear_until: usize,
 }
+
+type LazyExtras<S, C> = Option<Box<Extras<S, C>>>;
 
 /// What most mailboxes never use; allocated on first use.
 struct Extras<S: Store, C: MetadataStorageMode> {
@@ -155,7 +160,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             receivers: WaitQueue::new(),
             senders: WaitQueue::new(),
             linger: C::Count::new(0),
+            #[cfg(feature = "std")]
             receive_patience: C::Count::new(INITIAL_PATIENCE),
+            #[cfg(feature = "std")]
             send_patience: C::Count::new(INITIAL_PATIENCE),
             producers: C::Count::new(0),
             consumers: C::Count::new(0),
@@ -191,6 +198,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// Whether a receive might find something: a message, or the end.
+    #[cfg(feature = "std")]
     #[inline(always)]
     pub(crate) fn may_receive(&self) -> bool {
         !self.is_drained() || self.flags.get() & (CONTROL | CLOSED | ORPHANED) != 0
