@@ -1,0 +1,167 @@
+//! What happens to a mailbox as a whole: closing, suspending, stashing, and handles that come and go.
+
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use super::*;
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+    /// Takes no more messages; those inside can still be received. `false` if it was closed before.
+    pub(crate) fn close(&self) -> bool {
+        let mut first = false;
+        // Under both locks no push is half done: whoever sees the flag sees all messages.
+        let store = self.front.store.lock();
+        self.change_flags(|flags| {
+            first = flags & CLOSED == 0;
+            flags | CLOSED
+        });
+        drop(store);
+        self.senders.wake_all();
+        self.receivers.wake_all();
+        let mut control_senders = Vec::new();
+        if let Some(extras) = self.extras.lock().as_ref() {
+            control_senders.extend(core::iter::from_fn(|| extras.control_senders.notify_one()));
+        }
+        control_senders.into_iter().for_each(Waker::wake);
+        self.notify_hooks();
+        first
+    }
+
+    /// Closes and takes everything that is left: control messages, then the stash, then the rest in order.
+    pub(crate) fn close_and_drain(&self) -> Vec<M> {
+        self.close();
+        let mut left = Vec::new();
+        let stash = {
+            let mut store = self.front.store.lock();
+            let mut inbox = self.back.inbox.lock();
+            store.absorb(&mut inbox.arrived);
+            let mut guard = self.extras.lock();
+            let mut stash = Vec::new();
+            if let Some(extras) = guard.as_mut() {
+                while let Some(item) = extras.control.pop() {
+                    left.push(O::open(item));
+                }
+                stash = core::mem::take(&mut extras.stash);
+            }
+            left.extend(stash.drain(..).map(O::open));
+            while let Some(item) = store.pop() {
+                left.push(O::open(item));
+            }
+            self.flags.publish(self.flags.get() & !CONTROL);
+            self.stashed.set(0);
+            self.front.popped.publish(self.back.pushed.get());
+            self.front.stored.publish(0);
+            stash
+        };
+        drop(stash);
+        self.receivers.wake_all();
+        left
+    }
+
+    /// Holds regular messages back until as many `resume`s have come.
+    pub(crate) fn suspend(&self) {
+        let inbox = self.back.inbox.lock();
+        let mut guard = self.extras.lock();
+        guard.get_or_insert_default().suspensions += 1;
+        self.flags.publish(self.flags.get() | SUSPENDED);
+        drop((guard, inbox));
+        self.report(MailboxEvent::Suspended);
+    }
+
+    /// Takes one `suspend` back. `false` if there was none.
+    pub(crate) fn resume(&self) -> bool {
+        let inbox = self.back.inbox.lock();
+        let mut guard = self.extras.lock();
+        let Some(extras) = guard.as_mut().filter(|extras| extras.suspensions > 0) else {
+            return false;
+        };
+        extras.suspensions -= 1;
+        let running = extras.suspensions == 0;
+        if running {
+            self.flags.publish(self.flags.get() & !SUSPENDED);
+        }
+        drop((guard, inbox));
+        if running {
+            self.receivers.wake_all();
+            self.report(MailboxEvent::Resumed);
+            self.notify_hooks();
+        }
+        true
+    }
+
+    /// Puts a received message aside. It keeps its room in the mailbox, so it can always come back.
+    pub(crate) fn stash(&self, message: M) {
+        let item = self.order.enclose(message);
+        let _store = self.front.store.lock();
+        let mut inbox = self.back.inbox.lock();
+        self.extras.lock().get_or_insert_default().stash.push(item);
+        self.stashed.set(self.stashed.get() + 1);
+        self.has_room(&mut inbox);
+    }
+
+    /// Puts all stashed messages back, in the order in which they were stashed and before what waits. Returns how
+    /// many.
+    pub(crate) fn unstash(&self) -> usize {
+        let mut store = self.front.store.lock();
+        let mut inbox = self.back.inbox.lock();
+        let stash = self.extras.lock().as_mut().map(|extras| core::mem::take(&mut extras.stash)).unwrap_or_default();
+        let count = stash.len();
+        if count == 0 {
+            return 0;
+        }
+        for item in stash.into_iter().rev() {
+            store.restore(item);
+        }
+        self.stashed.set(0);
+        let popped = self.front.popped.get().wrapping_sub(count);
+        self.front.popped.publish(popped);
+        self.front.stored.publish(store.len());
+        self.has_room(&mut inbox);
+        drop((inbox, store));
+        for _ in 0..count {
+            self.wake_receiver();
+        }
+        self.notify_hooks();
+        count
+    }
+
+    /// A producer handle exists.
+    pub(crate) fn add_producer(&self) {
+        if self.producers.increment() == 0 {
+            self.refresh_orphaned();
+        }
+    }
+
+    /// A producer handle is gone. With the last one nothing more will come.
+    pub(crate) fn remove_producer(&self) {
+        if self.producers.decrement() == 1 && self.refresh_orphaned() {
+            self.receivers.wake_all();
+            self.notify_hooks();
+        }
+    }
+
+    /// Whether there is a producer is asked under the lock, so that of one that comes and one that goes at the same
+    /// time the later one leaves the right answer.
+    fn refresh_orphaned(&self) -> bool {
+        let mut orphaned = false;
+        self.change_flags(|flags| {
+            orphaned = self.producers.observe() == 0;
+            if orphaned { flags | ORPHANED } else { flags & !ORPHANED }
+        });
+        orphaned
+    }
+
+    /// Producers and consumers together.
+    #[cfg(feature = "std")]
+    pub(crate) fn handles(&self) -> usize {
+        self.producers.get() + self.consumers.get()
+    }
+
+    /// A consumer handle is gone. With the last one nothing can be received: what is left is dropped, and senders
+    /// get their messages back.
+    pub(crate) fn remove_consumer(&self) {
+        if self.consumers.decrement() == 1 {
+            drop(self.close_and_drain());
+        }
+    }
+}

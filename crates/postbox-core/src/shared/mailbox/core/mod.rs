@@ -1,0 +1,307 @@
+//! The heart of every mailbox: one queue with two ends.
+//!
+//! Producers push into the *inbox* under one lock, consumers pop from the *store* under another. When the store
+//! has nothing more to give, a consumer takes the whole inbox in one exchange. So one producer and one consumer
+//! meet once per batch, not once per message, and what a consumer has taken in but not handed out is still in the
+//! mailbox: it counts in its size and any consumer may have it.
+//!
+//! # Invariants
+//!
+//! 1. Locks are taken in the order store, inbox, then the wait queues and extras. A thread that holds the inbox may
+//!    only *try* the store.
+//! 2. `pushed - popped` is the number of messages in the mailbox. `pushed` is written under the inbox; `popped`
+//!    under the store, or under the inbox while the store is empty.
+//! 3. The store gains messages only while both locks are held. So whoever holds the inbox and reads `stored == 0`
+//!    knows that the store is empty and stays so.
+//! 4. A receiver registers under the inbox, in the section that saw nothing to take. A sender registers under both,
+//!    in the section that saw no room. Every push holds the inbox, every pop holds one of the two, so none misses
+//!    a waiter.
+//! 5. `flags` are written under the inbox. Wakers, hooks and messages' destructors run under no lock.
+
+mod life;
+mod observing;
+mod receiving;
+mod sending;
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::options::MailboxOptions;
+use super::producer::{Hooks, MailboxEvent};
+use crate::chunks::Chunks;
+use crate::order::{Displaced, Order, Store};
+use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
+use crate::sync::{Count, Lock, MailboxConcurrency, MetadataStorageMode, Padded};
+use crate::wait::{Ticket, WaitQueue};
+
+/// The control lane holds a message.
+const CONTROL: usize = 1;
+/// Regular messages are held back.
+const SUSPENDED: usize = 2;
+/// A sink, a scheduler hook or a signal wants to know.
+const OBSERVED: usize = 4;
+/// No more messages are taken.
+const CLOSED: usize = 8;
+/// The last producer is gone.
+const ORPHANED: usize = 16;
+
+/// More room than any queue needs, yet near enough for wrapping counters to be compared.
+const FAR: usize = isize::MAX as usize;
+
+/// How often a waiting thread gives its time slice away before it sleeps, until it knows better.
+#[cfg(feature = "std")]
+const INITIAL_PATIENCE: usize = 16;
+
+pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
+    front: Padded<Front<O::Store, C>>,
+    back: Padded<Back<O::Item, C>>,
+    flags: C::Count,
+    /// The bound; `usize::MAX` without one. Written under the inbox.
+    capacity: C::Count,
+    /// Messages in the stash; they take up room. Written under both locks.
+    stashed: C::Count,
+    /// Messages that were refused or evicted. Written under the inbox.
+    pub(crate) refused: C::Count,
+    /// Waits for a message.
+    pub(crate) receivers: WaitQueue<C>,
+    /// Waits for room.
+    pub(crate) senders: WaitQueue<C>,
+    /// How patiently threads wait awake, for a message and for room: see `park.rs`.
+    #[cfg(feature = "std")]
+    pub(crate) receive_patience: C::Count,
+    /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
+    linger: C::Count,
+    #[cfg(feature = "std")]
+    pub(crate) send_patience: C::Count,
+    pub(crate) producers: C::Count,
+    pub(crate) consumers: C::Count,
+    extras: C::Lock<LazyExtras<O::Store, C>>,
+    policy: OverflowPolicy,
+    control_capacity: usize,
+    order: O,
+    messages: PhantomData<fn() -> M>,
+}
+
+/// The consumers' end.
+struct Front<S, C: MailboxConcurrency> {
+    store: C::Lock<S>,
+    popped: C::Count,
+    /// `store.len()`, readable without its lock.
+    stored: C::Count,
+}
+
+/// The producers' end.
+struct Back<I, C: MailboxConcurrency> {
+    inbox: C::Lock<Inbox<I>>,
+    pushed: C::Count,
+}
+
+struct Inbox<I> {
+    arrived: Chunks<I>,
+    /// The value of `pushed` up to which a push needs no second look: there was room that far when `popped` was
+    /// last read, so the consumers' cache line is left alone. A closed or observed mailbox has none of it.
+    clear_until: usize,
+}
+
+type LazyExtras<S, C> = Option<Box<Extras<S, C>>>;
+
+/// What most mailboxes never use; allocated on first use.
+struct Extras<S: Store, C: MetadataStorageMode> {
+    control: S,
+    /// Control messages ever taken in.
+    control_pushed: usize,
+    stash: Vec<S::Item>,
+    suspensions: usize,
+    hooks: Hooks<C>,
+    /// Waits for room on the control lane.
+    control_senders: WaitQueue<C>,
+}
+
+impl<S: Store, C: MetadataStorageMode> Default for Extras<S, C> {
+    fn default() -> Self {
+        Extras {
+            control: S::default(),
+            control_pushed: 0,
+            stash: Vec::new(),
+            suspensions: 0,
+            hooks: Hooks::default(),
+            control_senders: WaitQueue::new(),
+        }
+    }
+}
+
+type InboxGuard<'a, M, O, C> =
+    <<C as MailboxConcurrency>::Lock<Inbox<<O as Order<M>>::Item>> as Lock<Inbox<<O as Order<M>>::Item>>>::Guard<'a>;
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+    pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
+        let capacity = options.capacity_limit().unwrap_or(usize::MAX);
+        let inbox = Inbox { arrived: Chunks::default(), clear_until: capacity.min(FAR) };
+        Core {
+            front: Padded(Front {
+                store: C::Lock::new(O::Store::default()),
+                popped: C::Count::new(0),
+                stored: C::Count::new(0),
+            }),
+            back: Padded(Back { inbox: C::Lock::new(inbox), pushed: C::Count::new(0) }),
+            flags: C::Count::new(0),
+            capacity: C::Count::new(capacity),
+            stashed: C::Count::new(0),
+            refused: C::Count::new(0),
+            receivers: WaitQueue::new(),
+            senders: WaitQueue::new(),
+            linger: C::Count::new(0),
+            #[cfg(feature = "std")]
+            receive_patience: C::Count::new(INITIAL_PATIENCE),
+            #[cfg(feature = "std")]
+            send_patience: C::Count::new(INITIAL_PATIENCE),
+            producers: C::Count::new(0),
+            consumers: C::Count::new(0),
+            extras: C::Lock::new(None),
+            policy: options.overflow,
+            control_capacity: options.priority_capacity_limit().unwrap_or(usize::MAX),
+            order,
+            messages: PhantomData,
+        }
+    }
+
+    /// Messages that wait, control messages included, stashed ones not.
+    pub(crate) fn len(&self) -> usize {
+        // `pushed` first: what leaves in between makes the answer smaller, never larger than the truth was.
+        let pushed = self.back.pushed.observe();
+        let regular = pushed.wrapping_sub(self.front.popped.observe()) as isize;
+        regular.max(0) as usize + self.control_len()
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_drained() && self.flags.get() & CONTROL == 0
+    }
+
+    /// Whether no regular message waits. Exact: `popped` never passes `pushed`, so if `popped` as it was equals
+    /// `pushed` as it is, nothing is in between now.
+    #[inline(always)]
+    fn is_drained(&self) -> bool {
+        let popped = self.front.popped.observe();
+        popped == self.back.pushed.observe()
+    }
+
+    /// Whether a receive might find something: a message, or the end.
+    #[cfg(feature = "std")]
+    #[inline(always)]
+    pub(crate) fn may_receive(&self) -> bool {
+        !self.is_drained() || self.flags.get() & (CONTROL | CLOSED | ORPHANED) != 0
+    }
+
+    /// For how many messages there is room.
+    #[inline(always)]
+    pub(crate) fn room_now(&self) -> usize {
+        let waiting = self.back.pushed.get().wrapping_sub(self.front.popped.get()) as isize;
+        self.room().saturating_sub(waiting.max(0) as usize)
+    }
+
+    pub(crate) fn control_len(&self) -> usize {
+        if self.flags.get() & CONTROL == 0 {
+            return 0;
+        }
+        self.extras.lock().as_ref().map_or(0, |extras| extras.control.len())
+    }
+
+    /// How many messages were ever taken in; evicted ones count, refused ones do not.
+    pub(crate) fn lifetime(&self) -> usize {
+        let control = self.extras.lock().as_ref().map_or(0, |extras| extras.control_pushed);
+        self.back.pushed.observe().wrapping_add(control)
+    }
+
+    pub(crate) fn capacity(&self) -> Option<usize> {
+        Some(self.capacity.get()).filter(|&capacity| capacity != usize::MAX)
+    }
+
+    pub(crate) fn control_capacity(&self) -> Option<usize> {
+        Some(self.control_capacity).filter(|&capacity| capacity != usize::MAX)
+    }
+
+    pub(crate) fn policy(&self) -> OverflowPolicy {
+        self.policy
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.flags.observe() & CLOSED != 0
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.flags.get() & SUSPENDED != 0
+    }
+
+    pub(crate) fn stashed(&self) -> usize {
+        self.stashed.get()
+    }
+
+    /// The bound less what is in the stash.
+    fn room(&self) -> usize {
+        match self.capacity.get() {
+            usize::MAX => usize::MAX,
+            capacity => capacity.saturating_sub(self.stashed.get()),
+        }
+    }
+
+    /// Looks how far there is room now.
+    fn has_room(&self, inbox: &mut InboxGuard<'_, M, O, C>) -> bool {
+        let popped = self.front.popped.observe();
+        let room = self.room().min(FAR);
+        let observed = self.flags.get() & (CLOSED | OBSERVED) != 0;
+        let pushed = self.back.pushed.get();
+        let clear_until = popped.wrapping_add(room);
+        inbox.clear_until = if observed { pushed } else { clear_until };
+        clear_until.wrapping_sub(pushed) as isize > 0
+    }
+
+    /// Moves all that has arrived into the store. Invariant 3: `stored` tells of it before either lock is released.
+    fn exchange(&self, store: &mut O::Store, inbox: &mut InboxGuard<'_, M, O, C>) {
+        store.absorb(&mut inbox.arrived);
+        self.front.stored.publish(store.len());
+    }
+
+    /// Sets and clears flags under the inbox.
+    fn change_flags(&self, change: impl FnOnce(usize) -> usize) {
+        let mut inbox = self.back.inbox.lock();
+        self.flags.publish(change(self.flags.get()));
+        self.has_room(&mut inbox);
+    }
+
+    #[inline(always)]
+    fn wake_receiver(&self) {
+        if self.receivers.is_waiting() {
+            wake_one(&self.receivers);
+        }
+    }
+
+    #[inline(always)]
+    fn wake_sender(&self) {
+        if self.senders.is_waiting() {
+            wake_one(&self.senders);
+        }
+    }
+}
+
+/// Wakes the first waiter, under no lock.
+#[cold]
+fn wake_one<C: MailboxConcurrency>(queue: &WaitQueue<C>) {
+    if let Some(waker) = queue.notify_one() {
+        waker.wake();
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for Core<M, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .field("policy", &self.policy)
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}

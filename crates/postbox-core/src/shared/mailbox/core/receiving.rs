@@ -1,0 +1,236 @@
+//! The consumers' end.
+
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use super::*;
+
+/// How many messages make meeting the producers worth while.
+const GOOD_BATCH: usize = 64;
+
+/// How many pauses of the processor a receiver lets messages gather, at the most: one or two microseconds.
+const LONGEST_LINGER: usize = 64;
+
+/// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
+/// than an exchange. More are taken at once.
+const EXCHANGE_ABOVE: usize = 2;
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+    #[inline]
+    pub(crate) fn try_poll(&self) -> Result<Option<M>, QueueError<M>> {
+        if self.flags.get() & (CONTROL | SUSPENDED | OBSERVED) != 0 {
+            return self.poll_with_care();
+        }
+        match self.take() {
+            Some(item) => Ok(Some(O::open(item))),
+            None => self.end(),
+        }
+    }
+
+    /// [`try_poll`](Self::try_poll) for a receiver that has time: where messages come in a stream, it lets some
+    /// gather before it takes them, so that it meets the producers once for many. See `learn`.
+    #[inline]
+    pub(crate) fn poll_leisurely(&self) -> Result<Option<M>, QueueError<M>> {
+        if self.front.stored.get() == 0 {
+            for _ in 0..self.linger.get() {
+                core::hint::spin_loop();
+            }
+        }
+        self.try_poll()
+    }
+
+    /// A batch of `taken` messages was there. Some, but not many: let more gather next time. One: they come one by
+    /// one, and waiting would only delay them.
+    #[inline]
+    fn learn(&self, taken: usize) {
+        let linger = self.linger.get();
+        let better = match taken {
+            0..=1 => linger / 2,
+            2..GOOD_BATCH => (linger * 2 + 2).min(LONGEST_LINGER),
+            _ => linger,
+        };
+        if better != linger {
+            self.linger.set(better);
+        }
+    }
+
+    /// Nothing was there. Is that the end? A message that came after the look and before the close still counts.
+    fn end(&self) -> Result<Option<M>, QueueError<M>> {
+        if self.flags.observe() & (CLOSED | ORPHANED) == 0 {
+            return Ok(None);
+        }
+        if self.flags.get() & CONTROL != 0 {
+            return Ok(self.take_control());
+        }
+        if self.flags.get() & SUSPENDED != 0 && !self.is_drained() {
+            return Ok(None);
+        }
+        match self.take() {
+            Some(item) => Ok(Some(O::open(item))),
+            None => Err(QueueError::Disconnected),
+        }
+    }
+
+    #[cold]
+    fn poll_with_care(&self) -> Result<Option<M>, QueueError<M>> {
+        let flags = self.flags.observe();
+        let mut message = None;
+        if flags & CONTROL != 0 {
+            message = self.take_control();
+        }
+        if message.is_none() && flags & SUSPENDED == 0 {
+            message = self.take().map(O::open);
+        }
+        match message {
+            Some(message) => {
+                self.report(MailboxEvent::Dequeued);
+                Ok(Some(message))
+            }
+            None => self.end(),
+        }
+    }
+
+    fn take_control(&self) -> Option<M> {
+        let inbox = self.back.inbox.lock();
+        let mut guard = self.extras.lock();
+        let extras = guard.as_mut()?;
+        let item = extras.control.pop();
+        if extras.control.len() == 0 {
+            self.flags.publish(self.flags.get() & !CONTROL);
+        }
+        let waker = extras.control_senders.notify_one();
+        drop((guard, inbox));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        item.map(O::open)
+    }
+
+    /// Takes the next regular message.
+    #[inline(always)]
+    fn take(&self) -> Option<O::Item> {
+        if !O::Store::KEEPS_ARRIVAL {
+            return self.take_sorted();
+        }
+        loop {
+            if self.front.stored.observe() != 0 {
+                let mut store = self.front.store.lock();
+                if let Some(item) = store.pop() {
+                    self.popped_one(&store);
+                    drop(store);
+                    self.wake_sender();
+                    return Some(item);
+                }
+            }
+            if self.is_drained() {
+                return None;
+            }
+            let mut inbox = self.back.inbox.lock();
+            if self.front.stored.observe() != 0 {
+                // Another consumer took the batch in.
+                continue;
+            }
+            let waiting = inbox.arrived.len();
+            self.learn(waiting);
+            let item = if waiting > EXCHANGE_ABOVE
+                && let Some(mut store) = self.front.store.try_lock()
+            {
+                self.exchange(&mut store, &mut inbox);
+                drop(inbox);
+                let item = store.pop();
+                self.popped_one(&store);
+                item
+            } else {
+                let item = inbox.arrived.pop_front();
+                if item.is_some() {
+                    // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
+                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+                }
+                drop(inbox);
+                item
+            };
+            if item.is_some() {
+                self.wake_sender();
+            }
+            return item;
+        }
+    }
+
+    /// Takes the most urgent message, after all that has arrived is sorted in.
+    fn take_sorted(&self) -> Option<O::Item> {
+        if self.is_drained() {
+            return None;
+        }
+        let mut store = self.front.store.lock();
+        self.sort_in(&mut store);
+        let item = store.pop()?;
+        self.popped_one(&store);
+        drop(store);
+        self.wake_sender();
+        Some(item)
+    }
+
+    /// Moves in what has arrived, if anything. Under the store's lock, so `popped` stands still.
+    fn sort_in(&self, store: &mut O::Store) {
+        let in_mailbox = self.back.pushed.observe().wrapping_sub(self.front.popped.get());
+        if in_mailbox != store.len() {
+            self.exchange(store, &mut self.back.inbox.lock());
+        }
+    }
+
+    #[inline(always)]
+    fn popped_one(&self, store: &O::Store) {
+        // `stored` last: whoever reads 0 there may write `popped` next, and must see this value of it.
+        self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+        self.front.stored.publish(store.len());
+    }
+
+    /// Moves up to `max` messages into `into`, control messages first, in one go. Returns how many.
+    pub(crate) fn drain_into(&self, into: &mut Vec<M>, max: usize) -> usize {
+        let before = into.len();
+        while into.len() - before < max && self.flags.get() & CONTROL != 0 {
+            into.extend(self.take_control());
+        }
+        if self.flags.observe() & SUSPENDED == 0 {
+            let mut store = self.front.store.lock();
+            if O::Store::KEEPS_ARRIVAL {
+                // The inbox is a younger batch: look at it only when the store does not suffice.
+                if store.len() < max - (into.len() - before) {
+                    self.exchange(&mut store, &mut self.back.inbox.lock());
+                }
+            } else {
+                self.sort_in(&mut store);
+            }
+            let wanted = (max - (into.len() - before)).min(store.len());
+            into.reserve(wanted);
+            for _ in 0..wanted {
+                into.extend(store.pop().map(O::open));
+            }
+            if wanted > 0 {
+                // Only a holder of messages writes `popped`: with the store empty it is the inbox's to write.
+                self.front.popped.publish(self.front.popped.get().wrapping_add(wanted));
+                self.front.stored.publish(store.len());
+            }
+        }
+        let taken = into.len() - before;
+        for _ in 0..taken {
+            self.wake_sender();
+            self.report(MailboxEvent::Dequeued);
+        }
+        taken
+    }
+
+    /// Waits for a message: `true` if the receiver is registered, `false` if a poll would be answered now.
+    pub(crate) fn register_receiver(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+        let inbox = self.back.inbox.lock();
+        let flags = self.flags.get();
+        let empty = self.front.stored.observe() == 0 && inbox.arrived.is_empty();
+        let answered =
+            flags & CONTROL != 0 || (!empty && flags & SUSPENDED == 0) || (empty && flags & (CLOSED | ORPHANED) != 0);
+        if answered {
+            return false;
+        }
+        self.receivers.register(ticket, waker);
+        true
+    }
+}

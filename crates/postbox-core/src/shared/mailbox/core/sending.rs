@@ -1,0 +1,209 @@
+//! The producers' end.
+
+use core::task::Waker;
+
+use super::*;
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+    /// Offers a message at once, and counts a refusal.
+    #[inline]
+    pub(crate) fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
+        match self.offer(self.order.enclose(message)) {
+            Ok(outcome) => Ok(outcome.map(O::open)),
+            Err(refusal) => Err(self.refuse(refusal)),
+        }
+    }
+
+    /// Prepares a message for [`offer`](Self::offer), once for all attempts.
+    pub(crate) fn enclose(&self, message: M) -> O::Item {
+        self.order.enclose(message)
+    }
+
+    pub(crate) fn is_control(&self, item: &O::Item) -> bool {
+        self.order.is_control(item)
+    }
+
+    /// One attempt. A sender that means to wait makes many, so "full" is not counted as a refusal here.
+    #[inline]
+    pub(crate) fn offer(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+        if self.order.is_control(&item) {
+            return self.offer_control(item);
+        }
+        // A sorted store that nobody uses right now takes the message at once, which saves a stop in the inbox.
+        let store = if O::Store::KEEPS_ARRIVAL { None } else { self.front.store.try_lock() };
+        let mut inbox = self.back.inbox.lock();
+        let pushed = self.back.pushed.get();
+        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
+            drop(store);
+            return self.offer_after_second_look(item, inbox);
+        }
+        if let Some(mut store) = store {
+            store.absorb(&mut inbox.arrived);
+            store.push(item);
+            self.front.stored.publish(store.len());
+        } else {
+            inbox.arrived.push_back(item);
+        }
+        self.back.pushed.publish(pushed.wrapping_add(1));
+        drop(inbox);
+        self.wake_receiver();
+        Ok(OfferOutcome::Accepted)
+    }
+
+    #[inline(never)]
+    fn offer_after_second_look<'a>(
+        &'a self,
+        item: O::Item,
+        mut inbox: InboxGuard<'a, M, O, C>,
+    ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+        if self.flags.get() & CLOSED != 0 {
+            return Err(QueueError::Closed(item));
+        }
+        let outcome = if self.has_room(&mut inbox) {
+            self.push(&mut inbox, item);
+            OfferOutcome::Accepted
+        } else {
+            match self.policy {
+                OverflowPolicy::Block => return Err(QueueError::Full(item)),
+                OverflowPolicy::Grow => {
+                    let capacity = self.capacity.get().saturating_mul(2);
+                    self.capacity.set(capacity);
+                    self.has_room(&mut inbox);
+                    self.push(&mut inbox, item);
+                    OfferOutcome::Grew(capacity)
+                }
+                OverflowPolicy::DropNewest | OverflowPolicy::DropOldest => {
+                    drop(inbox);
+                    return self.displace(item);
+                }
+            }
+        };
+        drop(inbox);
+        self.wake_receiver();
+        self.report_offer(&outcome);
+        Ok(outcome)
+    }
+
+    /// Takes `item` in at the expense of the least wanted message. Both locks, so the priority of what has
+    /// just arrived counts as well.
+    fn displace(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+        let mut store = self.front.store.lock();
+        let mut inbox = self.back.inbox.lock();
+        if self.flags.get() & CLOSED != 0 {
+            return Err(QueueError::Closed(item));
+        }
+        let outcome = if self.has_room(&mut inbox) {
+            // A consumer was here between the two looks.
+            self.push(&mut inbox, item);
+            OfferOutcome::Accepted
+        } else {
+            self.exchange(&mut store, &mut inbox);
+            match store.displace(item, self.policy == OverflowPolicy::DropOldest) {
+                Displaced::Incoming(item) => OfferOutcome::Rejected(item),
+                Displaced::Other(item) => {
+                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+                    self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+                    OfferOutcome::Evicted(item)
+                }
+            }
+        };
+        drop((inbox, store));
+        if !matches!(outcome, OfferOutcome::Accepted) {
+            self.refused.increment();
+        }
+        self.wake_receiver();
+        self.report_offer(&outcome);
+        Ok(outcome)
+    }
+
+    /// Offers a message on the control lane: reserved room, and it overtakes all regular messages.
+    pub(crate) fn try_offer_control(&self, message: M) -> Result<(), QueueError<M>> {
+        match self.offer_control(self.order.enclose(message)) {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(self.refuse(refusal)),
+        }
+    }
+
+    #[cold]
+    fn offer_control(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+        let inbox = self.back.inbox.lock();
+        let flags = self.flags.get();
+        if flags & CLOSED != 0 {
+            return Err(QueueError::Closed(item));
+        }
+        let mut guard = self.extras.lock();
+        let extras = guard.get_or_insert_default();
+        if extras.control.len() >= self.control_capacity {
+            return Err(QueueError::Full(item));
+        }
+        extras.control.push(item);
+        extras.control_pushed = extras.control_pushed.wrapping_add(1);
+        self.flags.publish(flags | CONTROL);
+        drop((guard, inbox));
+        self.wake_receiver();
+        self.report_offer::<O::Item>(&OfferOutcome::Accepted);
+        Ok(OfferOutcome::Accepted)
+    }
+
+    /// Counts and reports that a message was given back for want of room.
+    #[cold]
+    pub(crate) fn refuse(&self, refusal: QueueError<O::Item>) -> QueueError<M> {
+        if let QueueError::Full(_) = refusal {
+            self.refused.increment();
+            self.report(MailboxEvent::Rejected);
+        }
+        refusal.map(O::open)
+    }
+
+    fn push(&self, inbox: &mut InboxGuard<'_, M, O, C>, item: O::Item) {
+        inbox.arrived.push_back(item);
+        self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+    }
+
+    /// Waits for room: `true` if the sender is registered, `false` if an offer would be answered now.
+    pub(crate) fn register_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+        let _store = self.front.store.lock();
+        let mut inbox = self.back.inbox.lock();
+        if self.flags.get() & CLOSED != 0 || self.has_room(&mut inbox) {
+            return false;
+        }
+        self.senders.register(ticket, waker);
+        true
+    }
+
+    /// Waits for room on the control lane, likewise.
+    pub(crate) fn register_control_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+        let _inbox = self.back.inbox.lock();
+        let mut guard = self.extras.lock();
+        let extras = guard.get_or_insert_default();
+        if self.flags.get() & CLOSED != 0 || extras.control.len() < self.control_capacity {
+            return false;
+        }
+        extras.control_senders.register(ticket, waker);
+        true
+    }
+
+    /// Gives a sender's ticket back. A notification that it has not used goes to the next sender.
+    pub(crate) fn remove_sender(&self, ticket: &mut Option<Ticket>, control: bool, used: bool) {
+        if !control {
+            if self.senders.remove(ticket) && !used {
+                wake_one(&self.senders);
+            }
+            return;
+        }
+        let waker = self.extras.lock().as_ref().and_then(|extras| {
+            let pass_on = extras.control_senders.remove(ticket) && !used;
+            pass_on.then(|| extras.control_senders.notify_one()).flatten()
+        });
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Gives a receiver's ticket back, likewise.
+    pub(crate) fn remove_receiver(&self, ticket: &mut Option<Ticket>, used: bool) {
+        if self.receivers.remove(ticket) && !used {
+            wake_one(&self.receivers);
+        }
+    }
+}
