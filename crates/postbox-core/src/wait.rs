@@ -17,9 +17,12 @@ use crate::sync::{Count, Lock, MailboxConcurrency};
 
 const NONE: u32 = u32::MAX;
 
-/// A place in a [`WaitQueue`]. Its owner alone frees it, by [`WaitQueue::remove`].
+/// A place in a [`WaitQueue`]. Its owner gives it back by [`WaitQueue::remove`].
 #[derive(Debug)]
-pub struct Ticket(u32);
+pub struct Ticket {
+    index: u32,
+    generation: u32,
+}
 
 /// Waiting tasks in order of arrival.
 ///
@@ -67,10 +70,12 @@ struct List {
 
 #[derive(Debug)]
 struct Slot {
-    /// `Some` while the ticket waits; `None` once it was notified, or while the slot is free.
+    /// `None` while the slot is free.
     waker: Option<Waker>,
     prev: u32,
     next: u32,
+    /// Counts the waiters that this slot has served, so that a ticket knows its own.
+    generation: u32,
 }
 
 impl<C: MailboxConcurrency> WaitQueue<C> {
@@ -104,29 +109,24 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     pub fn register(&self, ticket: &mut Option<Ticket>, waker: &Waker) {
         let mut list = self.list.lock();
         let replaced = match ticket {
-            None => {
-                let index = list.allocate(waker.clone());
-                list.link_last(index);
-                *ticket = Some(Ticket(index));
-                None
-            }
-            Some(Ticket(index)) => {
-                let index = *index;
-                match &list.slots[index as usize].waker {
-                    Some(current) if current.will_wake(waker) => return,
-                    Some(_) => list.slots[index as usize].waker.replace(waker.clone()),
-                    None => {
-                        list.slots[index as usize].waker = Some(waker.clone());
-                        list.link_first(index);
-                        self.waiting.set(self.waiting.get() + 1);
-                        return;
-                    }
+            Some(waiting) if list.is_waiting(waiting) => {
+                let current = &mut list.slots[waiting.index as usize].waker;
+                match current {
+                    Some(current) if current.will_wake(waker) => None,
+                    _ => current.replace(waker.clone()),
                 }
             }
+            _ => {
+                let new = list.allocate(waker.clone());
+                match ticket {
+                    Some(_) => list.link_first(new.index),
+                    None => list.link_last(new.index),
+                }
+                *ticket = Some(new);
+                self.waiting.set(self.waiting.get() + 1);
+                None
+            }
         };
-        if replaced.is_none() {
-            self.waiting.set(self.waiting.get() + 1);
-        }
         drop(list);
         // A waker's drop runs foreign code: only without the lock.
         drop(replaced);
@@ -135,27 +135,17 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// Takes the first waiter out and gives its waker, to be woken once the caller holds no lock.
     pub fn notify_one(&self) -> Option<Waker> {
         let mut list = self.list.lock();
-        let index = list.head;
-        if index == NONE {
-            return None;
-        }
-        list.unlink(index);
+        let waker = list.take_first()?;
         self.waiting.set(self.waiting.get() - 1);
-        list.slots[index as usize].waker.take()
+        Some(waker)
     }
 
     /// Wakes everybody who waits now. The caller holds no lock.
     pub fn wake_all(&self) {
         let wakers: Vec<Waker> = {
             let mut list = self.list.lock();
-            let mut wakers = Vec::with_capacity(self.waiting.get());
-            while list.head != NONE {
-                let index = list.head;
-                list.unlink(index);
-                wakers.extend(list.slots[index as usize].waker.take());
-            }
             self.waiting.set(0);
-            wakers
+            core::iter::from_fn(|| list.take_first()).collect()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -163,18 +153,23 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// Gives a ticket back. `true` if it had been notified: then the caller either has used the notification or
     /// passes it on.
     pub fn remove(&self, ticket: &mut Option<Ticket>) -> bool {
-        let Some(Ticket(index)) = ticket.take() else {
+        let Some(ticket) = ticket.take() else {
             return false;
         };
-        let mut list = self.list.lock();
-        let waker = list.slots[index as usize].waker.take();
-        if waker.is_some() {
-            list.unlink(index);
-            self.waiting.set(self.waiting.get() - 1);
+        // Nobody waits, so this ticket does not: it was notified since it was registered. No lock for the usual end
+        // of a wait.
+        if !self.is_waiting() {
+            return true;
         }
-        list.release(index);
+        let mut list = self.list.lock();
+        if !list.is_waiting(&ticket) {
+            return true;
+        }
+        let waker = list.take(ticket.index);
+        self.waiting.set(self.waiting.get() - 1);
         drop(list);
-        waker.is_none()
+        drop(waker);
+        false
     }
 
     /// How many places the slab holds, used and free: tests look at it for leaks.
@@ -185,23 +180,36 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
 }
 
 impl List {
-    fn allocate(&mut self, waker: Waker) -> u32 {
-        let slot = Slot { waker: Some(waker), prev: NONE, next: NONE };
-        if self.free == NONE {
-            let index = u32::try_from(self.slots.len()).ok().filter(|&index| index != NONE);
-            self.slots.push(slot);
-            index.expect("fewer than 2^32 - 1 tasks wait on one queue")
-        } else {
-            let index = self.free;
-            self.free = self.slots[index as usize].next;
-            self.slots[index as usize] = slot;
-            index
-        }
+    /// Whether the ticket's own registration is still in the list.
+    fn is_waiting(&self, ticket: &Ticket) -> bool {
+        self.slots[ticket.index as usize].generation == ticket.generation
     }
 
-    fn release(&mut self, index: u32) {
-        self.slots[index as usize].next = self.free;
+    fn allocate(&mut self, waker: Waker) -> Ticket {
+        if self.free == NONE {
+            self.free = u32::try_from(self.slots.len()).unwrap_or(NONE);
+            assert!(self.free != NONE, "fewer than 2^32 - 1 tasks wait on one queue");
+            self.slots.push(Slot { waker: None, prev: NONE, next: NONE, generation: 0 });
+        }
+        let index = self.free;
+        let slot = &mut self.slots[index as usize];
+        self.free = slot.next;
+        slot.waker = Some(waker);
+        Ticket { index, generation: slot.generation }
+    }
+
+    fn take_first(&mut self) -> Option<Waker> {
+        if self.head == NONE { None } else { self.take(self.head) }
+    }
+
+    /// Takes a waiter out of the list and frees its slot; its ticket is of an old generation from now on.
+    fn take(&mut self, index: u32) -> Option<Waker> {
+        self.unlink(index);
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next = self.free;
         self.free = index;
+        slot.waker.take()
     }
 
     fn link_last(&mut self, index: u32) {
