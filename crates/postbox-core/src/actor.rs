@@ -4,11 +4,13 @@ use core::fmt;
 use core::future::{Future, poll_fn};
 use core::task::Poll;
 
+use alloc::sync::Arc;
+
 use crate::priority::{Priority, Rank};
 use crate::shared::mailbox::messages::{SystemMessage, SystemMessageKind};
 use crate::shared::mailbox::{
     Mailbox, MailboxConsumer, MailboxOptions, MailboxProducer, MailboxSignal, QueueMailbox, QueueMailboxProducer,
-    Signal,
+    SchedulerHook, Signal,
 };
 use crate::shared::queue::QueueError;
 use crate::sync::{AtomicUsize, Ordering};
@@ -192,6 +194,13 @@ where
     /// A handle to send system messages with, from anywhere.
     pub fn handle(&self) -> LoopHandle<S> {
         LoopHandle { system: self.system_producer.clone(), signal: self.signal.clone() }
+    }
+
+    /// Sets who is told that a system message has come. A loop that runs on a pool needs it beside the mailbox's own
+    /// [`set_scheduler_hook`](QueueMailbox::set_scheduler_hook), with the same hook: otherwise nobody runs the turn in
+    /// which it would hear of a stop or a resume.
+    pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
+        self.system.set_scheduler_hook(hook);
     }
 
     /// The actor.
@@ -412,7 +421,8 @@ impl<S: MailboxSignal> LoopHandle<S> {
 
 /// Who runs the turns of a loop on a pool of workers: at most one at a time, and none forgotten.
 ///
-/// The scheduler hook of a mailbox calls [`request`](Self::request) and queues a turn if that says so. The worker
+/// The scheduler hook of a mailbox, and that of its loop ([`MessageLoop::set_scheduler_hook`]), call
+/// [`request`](Self::request) and queue a turn if that says so. The worker
 /// calls [`begin`](Self::begin), runs the turn, and asks [`finish`](Self::finish) whether to queue another. A request
 /// that comes while the turn runs, even in its last moment, is not lost.
 ///

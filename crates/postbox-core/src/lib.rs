@@ -18,7 +18,7 @@
 //! # What holds
 //!
 //! * **Order.** First in, first out; in a priority mailbox by rank first, and a lower number is more urgent.
-//! * **Bound.** A bounded mailbox never holds more than its capacity, under any number of threads. What happens to
+//! * **Bound.** A bounded mailbox never takes in more than its capacity, under any number of threads. What happens to
 //!   one message more is its [overflow policy](shared::mailbox::OverflowPolicy), and the answer carries the message.
 //! * **Nothing is lost silently.** A message that is not taken comes back; closing gives waiting producers theirs and
 //!   lets consumers drain the mailbox; a future that is dropped has neither sent nor taken anything.

@@ -3,7 +3,7 @@
 //!
 //! An OS mutex needs a second atomic read-modify-write to release, because a sleeper might have to be woken. The
 //! sections guarded here are a queue push or pop, so nobody sleeps: a contender spins, then (with the `std`
-//! feature) yields its time slice to a holder that was preempted, then naps for growing moments. A thread never
+//! feature) yields its time slice to a holder that was preempted, then naps. A thread never
 //! waits for a wake-up while it contends; waiting for messages is the wait queue's job.
 #![allow(unsafe_code)]
 

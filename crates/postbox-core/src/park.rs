@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::order::Order;
 use crate::shared::mailbox::{QueueMailbox, QueueMailboxProducer};
-use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
+use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{AtomicUsize, Count, ThreadSafe};
 
 /// Wakes the thread that made it.
@@ -93,13 +93,15 @@ impl<'a> Patience<'a> {
         Patience { round, yields }
     }
 
-    /// Passes some time. `false` when it is time to sleep.
-    fn wait(&mut self) -> bool {
+    /// Passes some time. `false` when it is time to sleep, or when the time is up.
+    fn wait(&mut self, deadline: Option<Instant>) -> bool {
         if self.round < Self::SPINS {
             for _ in 0..1 << self.round {
                 core::hint::spin_loop();
             }
-        } else if self.round < Self::SPINS + self.yields.get() {
+        } else if self.round < Self::SPINS + self.yields.get()
+            && deadline.is_none_or(|deadline| Instant::now() < deadline)
+        {
             thread::yield_now();
         } else {
             return false;
@@ -163,7 +165,7 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     fn recv_patiently(&self, deadline: Option<Instant>) -> Result<M, QueueError<M>> {
         let core = self.queue().core();
         let mut patience = Patience::new(&core.receive_patience, core.handles(), 0);
-        while patience.wait() {
+        while patience.wait(deadline) {
             if core.may_receive()
                 && let Some(message) = core.try_poll()?
             {
@@ -224,7 +226,8 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
         let QueueError::Full(mut item) = refusal else {
             return Err(core.refuse(refusal));
         };
-        if core.policy() != OverflowPolicy::Block {
+        let control = core.is_control(&item);
+        if !core.may_wait(control) {
             return Err(core.refuse(QueueError::Full(item)));
         }
         // Not for a single place at once: filling that, and waiting again, would make the two sides meet for every
@@ -232,8 +235,9 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
         let many = (core.capacity().unwrap_or(1) / 8).clamp(1, 128);
         let first_look = if many > 8 { Patience::SPINS - 2 } else { 0 };
         let mut patience = Patience::new(&core.send_patience, core.handles(), first_look);
-        while patience.wait() {
-            if core.room_now() >= if patience.is_ending() { 1 } else { many } || core.is_closed() {
+        while patience.wait(deadline) {
+            let enough = if patience.is_ending() { 1 } else { many };
+            if control || core.room_now() >= enough || core.is_closed() {
                 match core.offer(item) {
                     Ok(outcome) => return Ok(outcome.map(O::open)),
                     Err(QueueError::Full(back)) => item = back,

@@ -17,10 +17,10 @@ use crate::order::{Displaced, Order, Store};
 ///
 /// Closures do: `|job: &Job| job.deadline`.
 pub trait Rank<M> {
-    /// How urgent the message is. It is asked once, when the message is sent.
+    /// How urgent the message is. It is asked when the message is sent, and when it is stashed.
     fn rank(&self, message: &M) -> i64;
 
-    /// Whether the message takes the control lane. By default none does.
+    /// Whether the message takes the control lane: always the same answer for the same message. By default none does.
     fn is_control(&self, _message: &M) -> bool {
         false
     }

@@ -32,13 +32,13 @@ pub struct Ticket {
 ///
 /// let queue: WaitQueue<ThreadSafe> = WaitQueue::new();
 /// let mut ticket = None;
-/// queue.register(&mut ticket, Waker::noop());
+/// assert!(queue.register(&mut ticket, Waker::noop().clone()).is_none());
 /// assert!(queue.is_waiting());
 ///
 /// let waker = queue.notify_one().expect("one task waits");
 /// waker.wake();
 /// assert!(!queue.is_waiting());
-/// assert!(queue.remove(&mut ticket), "the ticket had been notified");
+/// assert!(queue.remove(&mut ticket).is_none(), "the ticket had been notified");
 /// ```
 pub struct WaitQueue<C: MailboxConcurrency> {
     /// How many tickets wait un-notified. Read without the lock by those who might have to notify.
@@ -106,18 +106,16 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// Without a ticket, a new one goes to the end. A ticket that still waits keeps its place and takes the new
     /// waker. A ticket that was notified, and whose owner found the condition untrue again because somebody was
     /// quicker, goes to the head: it has waited longest.
-    pub fn register(&self, ticket: &mut Option<Ticket>, waker: &Waker) {
+    ///
+    /// What comes back is a waker that is not needed any more. Its drop runs foreign code, so the caller keeps it
+    /// until it holds no lock; for the same reason `waker` is cloned by the caller, before it takes its locks.
+    #[must_use = "a waker must be dropped when no lock is held"]
+    pub fn register(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Option<Waker> {
         let mut list = self.list.lock();
-        let replaced = match ticket {
-            Some(waiting) if list.is_waiting(waiting) => {
-                let current = &mut list.slots[waiting.index as usize].waker;
-                match current {
-                    Some(current) if current.will_wake(waker) => None,
-                    _ => current.replace(waker.clone()),
-                }
-            }
+        match ticket {
+            Some(waiting) if list.is_waiting(waiting) => list.slots[waiting.index as usize].waker.replace(waker),
             _ => {
-                let new = list.allocate(waker.clone());
+                let new = list.allocate(waker);
                 match ticket {
                     Some(_) => list.link_first(new.index),
                     None => list.link_last(new.index),
@@ -126,10 +124,7 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
                 self.waiting.set(self.waiting.get() + 1);
                 None
             }
-        };
-        drop(list);
-        // A waker's drop runs foreign code: only without the lock.
-        drop(replaced);
+        }
     }
 
     /// Takes the first waiter out and gives its waker, to be woken once the caller holds no lock.
@@ -150,26 +145,22 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Gives a ticket back. `true` if it had been notified: then the caller either has used the notification or
-    /// passes it on.
-    pub fn remove(&self, ticket: &mut Option<Ticket>) -> bool {
-        let Some(ticket) = ticket.take() else {
-            return false;
-        };
+    /// Gives a ticket back, and its waker, to be dropped when no lock is held. `None` if it had been notified: then the
+    /// caller either has used the notification or passes it on.
+    #[must_use = "a ticket that was notified must pass the notification on"]
+    pub fn remove(&self, ticket: &mut Option<Ticket>) -> Option<Waker> {
+        let ticket = ticket.take()?;
         // Nobody waits, so this ticket does not: it was notified since it was registered. No lock for the usual end
         // of a wait.
         if !self.is_waiting() {
-            return true;
+            return None;
         }
         let mut list = self.list.lock();
         if !list.is_waiting(&ticket) {
-            return true;
+            return None;
         }
-        let waker = list.take(ticket.index);
         self.waiting.set(self.waiting.get() - 1);
-        drop(list);
-        drop(waker);
-        false
+        list.take(ticket.index)
     }
 
     /// How many places the slab holds, used and free: tests look at it for leaks.

@@ -168,6 +168,22 @@ fn a_producer_that_comes_while_the_last_one_goes_keeps_the_mailbox_connected() {
     });
 }
 
+#[test]
+fn of_two_producers_that_come_none_meets_a_disconnected_mailbox() {
+    loom::model(|| {
+        let (mailbox, producer) = ThreadSafe.build_default_mailbox::<u8>();
+        drop(producer);
+        let other = {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || mailbox.producer())
+        };
+        let mine = mailbox.producer();
+        assert_eq!(mailbox.try_dequeue(), Ok(None));
+        drop((mine, other.join().unwrap()));
+        assert_eq!(mailbox.try_dequeue(), Err(QueueError::Disconnected));
+    });
+}
+
 /// Three messages make the consumers take the inbox at once; a fourth arrives meanwhile.
 #[test]
 fn a_batch_is_shared_without_loss_or_duplicate() {
@@ -233,7 +249,9 @@ fn the_bound_holds_while_both_ends_move() {
 #[test]
 fn eviction_races_with_receiving() {
     loom::model(|| {
-        let mailbox = BoundedMailbox::with_overflow(1, OverflowPolicy::DropOldest);
+        // A priority mailbox, whose message has left the inbox at once.
+        let options = MailboxOptions::with_capacity(1).with_overflow(OverflowPolicy::DropOldest);
+        let mailbox = PriorityMailbox::with_options(|_: &i32| 0, options);
         assert!(mailbox.enqueue(1));
         let sender = {
             let mailbox = mailbox.clone();
@@ -241,11 +259,11 @@ fn eviction_races_with_receiving() {
         };
         let first = mailbox.dequeue();
         match sender.join().unwrap() {
-            Ok(OfferOutcome::Evicted(1)) => assert!(matches!(first, None | Some(2))),
-            Ok(OfferOutcome::Accepted) => assert_eq!(first, Some(1)),
+            Ok(OfferOutcome::Evicted(1)) => assert_eq!(first, Some(2), "there was a message at every moment"),
+            Ok(OfferOutcome::Accepted) => assert_eq!((first, mailbox.dequeue()), (Some(1), Some(2))),
             other => panic!("{other:?}"),
         }
-        assert_eq!(first.is_none() || first == Some(1), mailbox.dequeue() == Some(2));
+        assert_eq!(mailbox.dequeue(), None);
     });
 }
 
@@ -284,12 +302,12 @@ fn a_ticket_is_notified_or_removed_never_both_lost() {
     loom::model(|| {
         let queue = Arc::new(WaitQueue::<ThreadSafe>::new());
         let mut ticket = None;
-        queue.register(&mut ticket, Waker::noop());
+        assert!(queue.register(&mut ticket, Waker::noop().clone()).is_none());
         let notifier = {
             let queue = queue.clone();
             thread::spawn(move || queue.notify_one().is_some())
         };
-        let was_notified = queue.remove(&mut ticket);
+        let was_notified = queue.remove(&mut ticket).is_none();
         assert_eq!(notifier.join().unwrap(), was_notified);
         assert_eq!(queue.len(), 0);
     });

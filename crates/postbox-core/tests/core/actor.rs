@@ -210,15 +210,19 @@ fn actors_share_a_pool_of_workers() {
             let mailbox = UnboundedMailbox::new();
             let schedule = Arc::new(Schedule::new());
             let (hook_schedule, hook_queue) = (schedule.clone(), run_queue.clone());
-            mailbox.set_scheduler_hook(Some(Arc::new(move || {
+            let hook: Arc<dyn SchedulerHook> = Arc::new(move || {
                 if hook_schedule.request() {
                     hook_queue.enqueue(index);
                 }
-            })));
+            });
+            mailbox.set_scheduler_hook(Some(hook.clone()));
             let actor = MessageLoop::new(Scribe::default(), mailbox.clone()).with_throughput(7);
+            actor.set_scheduler_hook(Some(hook));
             (Arc::new(Mutex::new(actor)), schedule, mailbox)
         })
         .collect();
+    let handles: Vec<_> = actors.iter().map(|actor| actor.0.lock().unwrap().handle()).collect();
+    assert!(handles.iter().all(|handle| handle.suspend()));
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -242,11 +246,17 @@ fn actors_share_a_pool_of_workers() {
             })
             .collect();
         senders.into_iter().for_each(|sender| sender.join().unwrap());
+        assert_eq!(actors.iter().map(|actor| actor.2.size()).sum::<usize>(), 2 * MESSAGES, "all are suspended");
+        assert!(handles.iter().all(|handle| handle.resume()), "which alone must lead to the next turn");
         while actors.iter().any(|actor| !actor.2.is_empty()) {
+            thread::yield_now();
+        }
+        assert!(handles.iter().all(|handle| handle.stop()));
+        while !handles.iter().all(|handle| handle.is_stopped()) {
             thread::yield_now();
         }
         run_queue.close();
     });
     let handled: VecDeque<usize> = actors.iter().map(|actor| actor.0.lock().unwrap().actor().log.len()).collect();
-    assert_eq!(handled.iter().sum::<usize>(), 2 * MESSAGES);
+    assert_eq!(handled.iter().sum::<usize>(), 2 * MESSAGES + ACTORS, "every message, and that it was stopped");
 }

@@ -33,6 +33,14 @@ fn outcomes_carry_the_message() {
 }
 
 #[test]
+fn growing_makes_room_whatever_is_stashed() {
+    let mailbox = BoundedMailbox::with_overflow(2, OverflowPolicy::Grow);
+    (0..8).for_each(|n| mailbox.stash(n));
+    assert_eq!(mailbox.queue().try_offer(8), Ok(OfferOutcome::Grew(16)));
+    assert_eq!((mailbox.capacity(), mailbox.unstash()), (Some(16), 8));
+}
+
+#[test]
 fn a_refused_message_comes_back_to_try_send_under_every_policy() {
     let mailbox = BoundedMailbox::with_overflow(1, OverflowPolicy::DropNewest);
     let producer = mailbox.producer();
@@ -199,6 +207,21 @@ fn the_metrics_sink_hears_of_everything() {
     producer.try_send(8).unwrap();
     assert_eq!(log.take(), []);
     assert_eq!(Arc::strong_count(&log), 1);
+
+    let (mailbox, producer, log) = watch(OverflowPolicy::Block);
+    (0..4).for_each(|n| producer.try_send_control(n).unwrap());
+    assert!(log.take().iter().all(|event| !matches!(event, Pressure { .. })), "control messages press nobody");
+    drain(&mailbox);
+    (0..3).for_each(|n| producer.try_send(n).unwrap());
+    (0..3).for_each(|_| mailbox.stash(mailbox.dequeue().unwrap()));
+    log.take();
+    producer.try_send(3).unwrap();
+    assert_eq!(log.take().last(), Some(&Pressure { depth: 4, capacity: 4 }), "stashed messages take up room");
+    mailbox.unstash();
+    assert_eq!(log.take(), [Depth { depth: 4 }]);
+    mailbox.close();
+    drain(&mailbox);
+    assert_eq!(log.take().iter().filter(|event| **event == Dequeued).count(), 4, "to the last one");
 
     let (_mailbox, producer, log) = watch(OverflowPolicy::DropOldest);
     (0..5).for_each(|n| producer.try_send(n).unwrap());

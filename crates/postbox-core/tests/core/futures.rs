@@ -114,6 +114,30 @@ fn a_timer_ends_a_wait_and_gives_the_message_back() {
 }
 
 #[test]
+fn a_wait_that_timed_out_leaves_the_line_even_if_its_future_lives_on() {
+    let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
+    let wakes = Wakes::new();
+    let mut timer = false;
+    let mut expired = mailbox.recv().until(std::future::poll_fn(|_| {
+        if std::mem::replace(&mut timer, true) { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    assert!(poll_once(&mut expired).is_pending());
+    assert_eq!(poll_once(&mut expired), Poll::Ready(Err(QueueError::Empty)));
+    let mut next = mailbox.recv();
+    assert!(wakes.poll(&mut next).is_pending());
+    producer.try_send(1).unwrap();
+    assert_eq!(wakes.count(), 1, "the message is announced to the one who still waits");
+
+    let mut timer = false;
+    let mut expired = producer.send(2).until(std::future::poll_fn(|_| {
+        if std::mem::replace(&mut timer, true) { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    assert!(poll_once(&mut expired).is_pending());
+    assert_eq!(poll_once(&mut expired), Poll::Ready(Err(QueueError::Timeout(2))));
+    assert_eq!(mailbox.queue().waiting_senders(), 0);
+}
+
+#[test]
 fn the_end_wakes_every_receiver() {
     type End = fn(&QueueMailbox<u8>, QueueMailboxProducer<u8>);
     let ends: [End; 3] = [

@@ -270,6 +270,31 @@ fn envelopes_find_their_lane_by_themselves() {
 }
 
 #[test]
+fn a_stashed_control_message_goes_back_on_its_lane() {
+    let (mailbox, producer) = ThreadSafe.build_priority_mailbox(MailboxOptions::with_capacity(1));
+    producer.try_send(PriorityEnvelope::control("stop", 9)).unwrap();
+    let stop = mailbox.dequeue().unwrap();
+    mailbox.stash(stop);
+    assert_eq!((mailbox.stashed(), mailbox.size(), mailbox.is_full()), (1, 0, false), "it takes no regular room");
+    producer.try_send(PriorityEnvelope::new("work", -9)).unwrap();
+    mailbox.suspend();
+    assert_eq!((mailbox.unstash(), mailbox.control_size(), mailbox.size()), (1, 1, 2));
+    assert_eq!(mailbox.dequeue().map(|envelope| *envelope.message()), Some("stop"));
+    assert_eq!(mailbox.message_count(), 2);
+}
+
+#[test]
+fn without_a_reservation_a_control_message_is_refused_at_once() {
+    let options = MailboxOptions::default().with_priority_capacity(QueueSize::limited(0));
+    let (_mailbox, producer) = ThreadSafe.build_priority_mailbox(options);
+    assert!(matches!(
+        poll_once(&mut producer.send(PriorityEnvelope::control(1, 0))),
+        Poll::Ready(Err(QueueError::Full(_)))
+    ));
+    assert!(matches!(producer.send_blocking(PriorityEnvelope::control(1, 0)), Err(QueueError::Full(_))));
+}
+
+#[test]
 fn an_offer_waits_for_room_on_the_control_lane_too() {
     let options = MailboxOptions::with_capacities(QueueSize::limited(1), QueueSize::limited(1));
     let (mailbox, producer) = ThreadSafe.build_priority_mailbox(options);

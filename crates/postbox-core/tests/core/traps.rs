@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake};
 
+use postbox_core::shared::mailbox::messages::PriorityEnvelope;
 use postbox_core::shared::mailbox::*;
 use postbox_core::{PriorityMailbox, UnboundedMailbox};
 
@@ -83,8 +84,8 @@ fn trap_04_dropped_registrations_do_not_pile_up() {
         let mut offer = producer.send(2);
         assert!(wakes.poll(&mut offer).is_pending());
         let mut ticket = None;
-        queue.register(&mut ticket, std::task::Waker::noop());
-        queue.remove(&mut ticket);
+        assert!(queue.register(&mut ticket, std::task::Waker::noop().clone()).is_none());
+        assert!(queue.remove(&mut ticket).is_some());
     }
     assert_eq!(mailbox.queue().waiting_senders(), 0);
     assert_eq!(queue.places(), 1);
@@ -114,6 +115,45 @@ fn trap_05_a_waker_may_use_the_mailbox_inline() {
     assert_eq!(*inline.1.lock().unwrap(), [7]);
     assert_eq!(poll_once(&mut poll), Poll::Ready(Ok(99)));
     inline.0.lock().unwrap().take();
+}
+
+/// 5. Nor are wakers dropped under a lock: one that owns the last producer takes the mailbox's locks when it goes.
+#[test]
+fn trap_05_a_waker_may_own_a_handle() {
+    struct Owner<T>(#[allow(dead_code, reason = "held for its drop")] T);
+    impl<T: Send + Sync> Wake for Owner<T> {
+        fn wake(self: Arc<Self>) {}
+    }
+    fn owning<T: Send + Sync + 'static>(value: T) -> std::task::Waker {
+        Arc::new(Owner(value)).into()
+    }
+    fn poll<F: Future + Unpin>(future: &mut F, waker: &std::task::Waker) -> Poll<F::Output> {
+        std::pin::Pin::new(future).poll(&mut std::task::Context::from_waker(waker))
+    }
+    let noop = std::task::Waker::noop();
+
+    // Replaced by another waker.
+    let (mailbox, producer) = ThreadSafe.build_default_mailbox::<u8>();
+    let mut receive = mailbox.recv();
+    assert!(poll(&mut receive, &owning(producer)).is_pending());
+    assert!(poll(&mut receive, noop).is_pending(), "registered; then the old waker goes, and with it the producer");
+    assert_eq!(poll(&mut receive, noop), Poll::Ready(Err(QueueError::Disconnected)));
+
+    // Dropped with its future, on the regular and on the control lane.
+    let options = MailboxOptions::with_capacities(QueueSize::limited(1), QueueSize::limited(1));
+    let (mailbox, producer) = ThreadSafe.build_priority_mailbox(options);
+    for envelope in [PriorityEnvelope::new, PriorityEnvelope::control] {
+        producer.try_send(envelope(1, 0)).unwrap();
+        let mut offer = producer.send(envelope(2, 0));
+        assert!(poll(&mut offer, &owning(producer.clone())).is_pending());
+        assert!(poll(&mut offer, &owning(producer.clone())).is_pending());
+    }
+
+    // A signal that its waiter's waker owns.
+    let signal = mailbox.signal();
+    let mut wait = signal.wait();
+    assert!(poll(&mut wait, &owning(signal.clone())).is_pending());
+    assert!(poll(&mut wait, noop).is_pending());
 }
 
 /// 6. Closing gives every parked producer its message back.

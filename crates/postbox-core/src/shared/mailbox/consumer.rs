@@ -190,7 +190,10 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
 
     /// A new producer for this mailbox.
     ///
-    /// A mailbox whose last producer is gone is connected again by it; a closed mailbox stays closed.
+    /// When the last producer is dropped, the mailbox is disconnected: receivers get what is left and then
+    /// [`Disconnected`](QueueError::Disconnected), and a message loop ends. So keep a producer for as long as something
+    /// may come, even if other handles send by [`enqueue`](Mailbox::enqueue); a mailbox that never had a producer waits
+    /// for ever. A new producer connects the mailbox again; a closed mailbox stays closed.
     pub fn producer(&self) -> QueueMailboxProducer<M, O, C> {
         QueueMailboxProducer::new(self.queue.clone())
     }
@@ -262,6 +265,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     ///
     /// A stashed message takes up room, so a bounded mailbox takes fewer new ones meanwhile. Room that producers
     /// filled while the message was out is not taken back: then the mailbox holds that much more than its capacity.
+    /// An envelope goes back on its own lane; what was sent by
+    /// [`try_send_control`](QueueMailboxProducer::try_send_control) goes back as a regular message. A mailbox that is
+    /// closed and drained is disconnected even if something is stashed: unstash first.
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;

@@ -8,7 +8,7 @@ use core::task::{Context, Poll};
 use super::core::Core;
 use crate::fifo::Fifo;
 use crate::order::Order;
-use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
+use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{MetadataStorageMode, ThreadSafe};
 use crate::wait::Ticket;
 
@@ -53,7 +53,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C>
         loop {
             let answer = match this.core.offer(item) {
                 Ok(outcome) => Ok(outcome.map(O::open)),
-                Err(QueueError::Full(back)) if this.core.policy() == OverflowPolicy::Block => {
+                Err(QueueError::Full(back)) if this.core.may_wait(this.control) => {
                     item = back;
                     let registered = if this.control {
                         this.core.register_control_sender(&mut this.ticket, context.waker())
@@ -76,11 +76,18 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C>
     }
 }
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Drop for OfferFuture<'_, M, O, C> {
-    fn drop(&mut self) {
+impl<M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'_, M, O, C> {
+    /// Waits no more, and passes a notification on that came too late.
+    fn leave(&mut self) {
         if self.ticket.is_some() {
             self.core.remove_sender(&mut self.ticket, self.control, false);
         }
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Drop for OfferFuture<'_, M, O, C> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -133,11 +140,18 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
     }
 }
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Drop for PollFuture<'_, M, O, C> {
-    fn drop(&mut self) {
+impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
+    /// Waits no more, and passes a notification on that came too late.
+    fn leave(&mut self) {
         if self.ticket.is_some() {
             self.core.remove_receiver(&mut self.ticket, false);
         }
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> Drop for PollFuture<'_, M, O, C> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -197,7 +211,11 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for U
         if let Poll::Ready(answer) = Pin::new(&mut self.wait).poll(context) {
             return Poll::Ready(answer);
         }
-        Pin::new(&mut self.timer).poll(context).map(|_| Err(QueueError::Empty))
+        Pin::new(&mut self.timer).poll(context).map(|_| {
+            // The wait is over though the future may live on: it leaves the line at once.
+            self.wait.leave();
+            Err(QueueError::Empty)
+        })
     }
 }
 
@@ -209,6 +227,7 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for U
             return Poll::Ready(answer);
         }
         Pin::new(&mut self.timer).poll(context).map(|_| {
+            self.wait.leave();
             let message = self.wait.item.take().expect("Until polled after it was ready");
             Err(QueueError::Timeout(O::open(message)))
         })

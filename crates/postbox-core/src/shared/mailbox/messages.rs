@@ -8,7 +8,8 @@ pub enum PriorityChannel {
     /// With all others.
     #[default]
     Regular,
-    /// Past all regular messages, with room of its own.
+    /// Past all regular messages, with room of its own, in a mailbox that
+    /// [`build_priority_mailbox`](super::PriorityMailboxFactory::build_priority_mailbox) made.
     Control,
 }
 

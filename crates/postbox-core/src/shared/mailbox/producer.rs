@@ -76,9 +76,9 @@ pub enum MailboxEvent {
     },
     /// The mailbox is at least 75 % full; after each message that leaves it so.
     Pressure {
-        /// Messages that wait.
+        /// Places that are taken: by regular messages that wait, and by stashed ones.
         depth: usize,
-        /// How many there is room for.
+        /// How many there are.
         capacity: usize,
     },
 }
@@ -163,16 +163,17 @@ impl<C: MetadataStorageMode> Hooks<C> {
         }
     }
 
-    pub(crate) fn report(&self, event: MailboxEvent, depth: usize, capacity: Option<usize>) {
+    /// Passes an event on, with the depth and, if there is a bound, how many places of it are taken.
+    pub(crate) fn report(&self, event: MailboxEvent, depth: usize, occupation: Option<(usize, usize)>) {
         let Some(sink) = &self.sink else { return };
         sink.record(event);
         if matches!(event, MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted) {
             sink.record(MailboxEvent::Depth { depth });
         }
-        if let (MailboxEvent::Enqueued, Some(capacity)) = (event, capacity)
-            && depth.saturating_mul(PRESSURE.1) >= capacity.saturating_mul(PRESSURE.0)
+        if let (MailboxEvent::Enqueued, Some((taken, capacity))) = (event, occupation)
+            && taken.saturating_mul(PRESSURE.1) >= capacity.saturating_mul(PRESSURE.0)
         {
-            sink.record(MailboxEvent::Pressure { depth, capacity });
+            sink.record(MailboxEvent::Pressure { depth: taken, capacity });
         }
     }
 }
@@ -213,7 +214,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     /// Sends at once and tells what became of the message.
     ///
     /// # Errors
-    /// [`Full`](QueueError::Full) under the `Block` policy, [`Closed`](QueueError::Closed).
+    /// [`Full`](QueueError::Full) under the `Block` policy, and for a control message without room on its lane;
+    /// [`Closed`](QueueError::Closed).
     #[inline]
     pub fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
         self.queue.core().try_offer(message)

@@ -121,14 +121,17 @@ impl<C: MetadataStorageMode> Future for WaitFuture<'_, C> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let state = &this.signal.state;
+        let waker = context.waker().clone();
         let generation = state.generation.lock();
         if *generation == this.seen {
-            state.waiters.register(&mut this.ticket, context.waker());
+            let unused = state.waiters.register(&mut this.ticket, waker);
+            drop(generation);
+            drop(unused);
             return Poll::Pending;
         }
         this.signal.seen.set(*generation);
         drop(generation);
-        state.waiters.remove(&mut this.ticket);
+        drop(state.waiters.remove(&mut this.ticket));
         Poll::Ready(())
     }
 }
@@ -136,6 +139,6 @@ impl<C: MetadataStorageMode> Future for WaitFuture<'_, C> {
 impl<C: MetadataStorageMode> Drop for WaitFuture<'_, C> {
     fn drop(&mut self) {
         // A notification wakes all and is remembered by its number: there is nothing to pass on.
-        self.signal.state.waiters.remove(&mut self.ticket);
+        drop(self.signal.state.waiters.remove(&mut self.ticket));
     }
 }

@@ -7,7 +7,7 @@ use super::{OfferOutcome, QueueError};
 /// # Contract
 ///
 /// * **Order.** Messages leave in the order of the queue: arrival, or urgency and then arrival.
-/// * **Bound.** The queue never holds more messages than its capacity.
+/// * **Bound.** The queue never takes in more messages than its capacity.
 /// * **`try_…` never waits.** It answers from what is there.
 /// * **The futures** attempt, register, and park. The registration happens in the critical section that saw "full"
 ///   or "empty"; no lock is held when `poll` returns; dropping a future gives its registration back and passes an
@@ -47,7 +47,8 @@ pub trait MailboxQueueBackend<M> {
     /// Offers a message, at once.
     ///
     /// # Errors
-    /// [`Full`](QueueError::Full) under the `Block` policy, [`Closed`](QueueError::Closed); both carry the message.
+    /// [`Full`](QueueError::Full) under the `Block` policy, and for a control message without room on its lane;
+    /// [`Closed`](QueueError::Closed). Both carry the message.
     fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>>;
 
     /// Takes the next message, if one is there.

@@ -43,7 +43,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 }
                 stash = core::mem::take(&mut extras.stash);
             }
-            left.extend(stash.drain(..).map(O::open));
+            left.extend(stash.drain(..).map(|(item, _)| O::open(item)));
             while let Some(item) = store.pop() {
                 left.push(O::open(item));
             }
@@ -55,6 +55,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         };
         drop(stash);
         self.receivers.wake_all();
+        self.report(MailboxEvent::Depth { depth: 0 });
         left
     }
 
@@ -92,42 +93,52 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Puts a received message aside. It keeps its room in the mailbox, so it can always come back.
     pub(crate) fn stash(&self, message: M) {
         let item = self.order.enclose(message);
+        let control = self.order.is_control(&item);
         let _store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
-        self.extras.lock().get_or_insert_default().stash.push(item);
-        self.stashed.set(self.stashed.get() + 1);
-        self.has_room(&mut inbox);
+        self.extras.lock().get_or_insert_default().stash.push((item, control));
+        if !control {
+            self.stashed.set(self.stashed.get() + 1);
+            self.has_room(&mut inbox);
+        }
     }
 
-    /// Puts all stashed messages back, in the order in which they were stashed and before what waits. Returns how
-    /// many.
+    /// Puts all stashed messages back on their lanes, in the order in which they were stashed and before what waits.
+    /// Returns how many.
     pub(crate) fn unstash(&self) -> usize {
         let mut store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
-        let stash = self.extras.lock().as_mut().map(|extras| core::mem::take(&mut extras.stash)).unwrap_or_default();
-        let count = stash.len();
-        if count == 0 {
+        let mut guard = self.extras.lock();
+        let Some(extras) = guard.as_mut().filter(|extras| !extras.stash.is_empty()) else {
             return 0;
+        };
+        let count = extras.stash.len();
+        for (item, control) in extras.stash.drain(..).rev() {
+            if control {
+                extras.control.restore(item);
+                self.flags.publish(self.flags.get() | CONTROL);
+            } else {
+                store.restore(item);
+            }
         }
-        for item in stash.into_iter().rev() {
-            store.restore(item);
-        }
+        let popped = self.front.popped.get().wrapping_sub(self.stashed.get());
         self.stashed.set(0);
-        let popped = self.front.popped.get().wrapping_sub(count);
         self.front.popped.publish(popped);
         self.front.stored.publish(store.len());
         self.has_room(&mut inbox);
-        drop((inbox, store));
+        drop((guard, inbox, store));
         for _ in 0..count {
             self.wake_receiver();
         }
+        self.report(MailboxEvent::Depth { depth: self.len() });
         self.notify_hooks();
         count
     }
 
     /// A producer handle exists.
     pub(crate) fn add_producer(&self) {
-        if self.producers.increment() == 0 {
+        // Also when another newcomer was first, but has not come to the refreshing yet.
+        if self.producers.increment() == 0 || self.flags.get() & ORPHANED != 0 {
             self.refresh_orphaned();
         }
     }

@@ -61,10 +61,12 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     flags: C::Count,
     /// The bound; `usize::MAX` without one. Written under the inbox.
     capacity: C::Count,
-    /// Messages in the stash; they take up room. Written under both locks.
+    /// Regular messages in the stash; they take up room. Written under both locks.
     stashed: C::Count,
-    /// Messages that were refused or evicted. Written under the inbox.
+    /// Messages that were refused or evicted.
     pub(crate) refused: C::Count,
+    /// Messages that came in by pushing another out, which `pushed` and `popped` do not count. Written under both locks.
+    evicted: C::Count,
     /// Waits for a message.
     pub(crate) receivers: WaitQueue<C>,
     /// Waits for room.
@@ -113,7 +115,8 @@ struct Extras<S: Store, C: MetadataStorageMode> {
     control: S,
     /// Control messages ever taken in.
     control_pushed: usize,
-    stash: Vec<S::Item>,
+    /// With each message, whether it belongs to the control lane.
+    stash: Vec<(S::Item, bool)>,
     suspensions: usize,
     hooks: Hooks<C>,
     /// Waits for room on the control lane.
@@ -151,6 +154,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             capacity: C::Count::new(capacity),
             stashed: C::Count::new(0),
             refused: C::Count::new(0),
+            evicted: C::Count::new(0),
             receivers: WaitQueue::new(),
             senders: WaitQueue::new(),
             linger: C::Count::new(0),
@@ -170,10 +174,23 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Messages that wait, control messages included, stashed ones not.
     pub(crate) fn len(&self) -> usize {
-        // `pushed` first: what leaves in between makes the answer smaller, never larger than the truth was.
-        let pushed = self.back.pushed.observe();
-        let regular = pushed.wrapping_sub(self.front.popped.observe()) as isize;
-        regular.max(0) as usize + self.control_len()
+        self.regular_len() + self.control_len()
+    }
+
+    /// Regular messages that wait.
+    fn regular_len(&self) -> usize {
+        let mut pushed = self.back.pushed.observe();
+        // While `pushed` stands still, `popped` tells the truth of one moment. On a busy mailbox a few attempts must
+        // do; then what left in between makes the answer smaller, never larger.
+        for _ in 0..4 {
+            let len = pushed.wrapping_sub(self.front.popped.observe()) as isize;
+            let now = self.back.pushed.observe();
+            if now == pushed {
+                return len.max(0) as usize;
+            }
+            pushed = now;
+        }
+        (pushed.wrapping_sub(self.front.popped.observe()) as isize).max(0) as usize
     }
 
     /// Whether nothing waits.
@@ -213,7 +230,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// How many messages were ever taken in; evicted ones count, refused ones do not.
     pub(crate) fn lifetime(&self) -> usize {
         let control = self.extras.lock().as_ref().map_or(0, |extras| extras.control_pushed);
-        self.back.pushed.observe().wrapping_add(control)
+        self.back.pushed.observe().wrapping_add(self.evicted.get()).wrapping_add(control)
     }
 
     pub(crate) fn capacity(&self) -> Option<usize> {
@@ -237,7 +254,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     pub(crate) fn stashed(&self) -> usize {
-        self.stashed.get()
+        self.extras.lock().as_ref().map_or(0, |extras| extras.stash.len())
+    }
+
+    /// How many places are taken, and how many there are.
+    fn occupation(&self) -> Option<(usize, usize)> {
+        self.capacity().map(|capacity| (self.regular_len() + self.stashed.get(), capacity))
     }
 
     /// The bound less what is in the stash.

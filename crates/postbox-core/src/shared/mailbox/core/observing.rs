@@ -32,25 +32,25 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Tells the metrics sink what happened.
     pub(super) fn report(&self, event: MailboxEvent) {
         if let Some(hooks) = self.hooks() {
-            hooks.report(event, self.len(), self.capacity());
+            hooks.report(event, self.len(), self.occupation());
         }
     }
 
     /// Tells the hooks what became of an offer, and that there is something to receive.
     pub(super) fn report_offer<T>(&self, outcome: &OfferOutcome<T>) {
         let Some(hooks) = self.hooks() else { return };
-        let (depth, capacity) = (self.len(), self.capacity());
+        let (depth, occupation) = (self.len(), self.occupation());
         match outcome {
             OfferOutcome::Accepted => {}
             OfferOutcome::Rejected(_) => {
-                return hooks.report(MailboxEvent::Rejected, depth, capacity);
+                return hooks.report(MailboxEvent::Rejected, depth, occupation);
             }
-            OfferOutcome::Evicted(_) => hooks.report(MailboxEvent::Evicted, depth, capacity),
+            OfferOutcome::Evicted(_) => hooks.report(MailboxEvent::Evicted, depth, occupation),
             OfferOutcome::Grew(capacity) => {
-                hooks.report(MailboxEvent::Grown { capacity: *capacity }, depth, Some(*capacity));
+                hooks.report(MailboxEvent::Grown { capacity: *capacity }, depth, occupation);
             }
         }
-        hooks.report(MailboxEvent::Enqueued, depth, capacity);
+        hooks.report(MailboxEvent::Enqueued, depth, occupation);
         hooks.notify();
     }
 }

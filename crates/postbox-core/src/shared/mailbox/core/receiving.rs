@@ -59,16 +59,20 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.flags.observe() & (CLOSED | ORPHANED) == 0 {
             return Ok(None);
         }
-        if self.flags.get() & CONTROL != 0 {
-            return Ok(self.take_control());
+        let message = if self.flags.get() & CONTROL != 0 {
+            self.take_control()
+        } else if self.flags.get() & SUSPENDED != 0 && !self.is_drained() {
+            None
+        } else {
+            match self.take() {
+                Some(item) => Some(O::open(item)),
+                None => return Err(QueueError::Disconnected),
+            }
+        };
+        if message.is_some() {
+            self.report(MailboxEvent::Dequeued);
         }
-        if self.flags.get() & SUSPENDED != 0 && !self.is_drained() {
-            return Ok(None);
-        }
-        match self.take() {
-            Some(item) => Ok(Some(O::open(item))),
-            None => Err(QueueError::Disconnected),
-        }
+        Ok(message)
     }
 
     #[cold]
@@ -222,15 +226,15 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Waits for a message: `true` if the receiver is registered, `false` if a poll would be answered now.
     pub(crate) fn register_receiver(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+        let waker = waker.clone();
         let inbox = self.back.inbox.lock();
         let flags = self.flags.get();
         let empty = self.front.stored.observe() == 0 && inbox.arrived.is_empty();
         let answered =
             flags & CONTROL != 0 || (!empty && flags & SUSPENDED == 0) || (empty && flags & (CLOSED | ORPHANED) != 0);
-        if answered {
-            return false;
-        }
-        self.receivers.register(ticket, waker);
-        true
+        let unused = if answered { Some(waker) } else { self.receivers.register(ticket, waker) };
+        drop(inbox);
+        drop(unused);
+        !answered
     }
 }

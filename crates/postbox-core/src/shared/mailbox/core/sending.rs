@@ -23,6 +23,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         self.order.is_control(item)
     }
 
+    /// Whether a sender that finds its lane full may wait: room can come. A reservation of 0 never has any.
+    pub(crate) fn may_wait(&self, control: bool) -> bool {
+        self.policy == OverflowPolicy::Block && !(control && self.control_capacity == 0)
+    }
+
     /// One attempt. A sender that means to wait makes many, so "full" is not counted as a refusal here.
     #[inline]
     pub(crate) fn offer(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
@@ -66,9 +71,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             match self.policy {
                 OverflowPolicy::Block => return Err(QueueError::Full(item)),
                 OverflowPolicy::Grow => {
-                    let capacity = self.capacity.get().saturating_mul(2);
-                    self.capacity.set(capacity);
-                    self.has_room(&mut inbox);
+                    // More than once only where stashed messages take up more than the capacity.
+                    while !self.has_room(&mut inbox) {
+                        self.capacity.set(self.capacity.get().saturating_mul(2));
+                    }
+                    let capacity = self.capacity.get();
                     self.push(&mut inbox, item);
                     OfferOutcome::Grew(capacity)
                 }
@@ -101,8 +108,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             match store.displace(item, self.policy == OverflowPolicy::DropOldest) {
                 Displaced::Incoming(item) => OfferOutcome::Rejected(item),
                 Displaced::Other(item) => {
-                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
-                    self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+                    // One in, one out: the number of messages stays, so neither counter moves and nobody sees a
+                    // moment without them.
+                    self.evicted.set(self.evicted.get().wrapping_add(1));
                     OfferOutcome::Evicted(item)
                 }
             }
@@ -162,47 +170,61 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Waits for room: `true` if the sender is registered, `false` if an offer would be answered now.
     pub(crate) fn register_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
-        let _store = self.front.store.lock();
-        let mut inbox = self.back.inbox.lock();
-        if self.flags.get() & CLOSED != 0 || self.has_room(&mut inbox) {
-            return false;
-        }
-        self.senders.register(ticket, waker);
-        true
+        let waker = waker.clone();
+        let (registered, unused) = {
+            let _store = self.front.store.lock();
+            let mut inbox = self.back.inbox.lock();
+            if self.flags.get() & CLOSED != 0 || self.has_room(&mut inbox) {
+                (false, Some(waker))
+            } else {
+                (true, self.senders.register(ticket, waker))
+            }
+        };
+        drop(unused);
+        registered
     }
 
     /// Waits for room on the control lane, likewise.
     pub(crate) fn register_control_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
-        let _inbox = self.back.inbox.lock();
-        let mut guard = self.extras.lock();
-        let extras = guard.get_or_insert_default();
-        if self.flags.get() & CLOSED != 0 || extras.control.len() < self.control_capacity {
-            return false;
-        }
-        extras.control_senders.register(ticket, waker);
-        true
+        let waker = waker.clone();
+        let (registered, unused) = {
+            let _inbox = self.back.inbox.lock();
+            let mut guard = self.extras.lock();
+            let extras = guard.get_or_insert_default();
+            if self.flags.get() & CLOSED != 0 || extras.control.len() < self.control_capacity {
+                (false, Some(waker))
+            } else {
+                (true, extras.control_senders.register(ticket, waker))
+            }
+        };
+        drop(unused);
+        registered
     }
 
     /// Gives a sender's ticket back. A notification that it has not used goes to the next sender.
     pub(crate) fn remove_sender(&self, ticket: &mut Option<Ticket>, control: bool, used: bool) {
         if !control {
-            if self.senders.remove(ticket) && !used {
+            if self.senders.remove(ticket).is_none() && !used {
                 wake_one(&self.senders);
             }
             return;
         }
-        let waker = self.extras.lock().as_ref().and_then(|extras| {
-            let pass_on = extras.control_senders.remove(ticket) && !used;
-            pass_on.then(|| extras.control_senders.notify_one()).flatten()
-        });
-        if let Some(waker) = waker {
+        let (removed, next) = {
+            let guard = self.extras.lock();
+            let Some(extras) = guard.as_ref() else { return };
+            let removed = extras.control_senders.remove(ticket);
+            let pass_on = removed.is_none() && !used;
+            (removed, if pass_on { extras.control_senders.notify_one() } else { None })
+        };
+        drop(removed);
+        if let Some(waker) = next {
             waker.wake();
         }
     }
 
     /// Gives a receiver's ticket back, likewise.
     pub(crate) fn remove_receiver(&self, ticket: &mut Option<Ticket>, used: bool) {
-        if self.receivers.remove(ticket) && !used {
+        if self.receivers.remove(ticket).is_none() && !used {
             wake_one(&self.receivers);
         }
     }
