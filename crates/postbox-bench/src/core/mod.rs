@@ -115,23 +115,26 @@ fn threads<T: Channel, M: Payload>(capacity: Option<usize>, producers: usize, co
     Some(Box::new(move |operations| {
         let (tx, rx) = T::open::<M>(capacity).expect("opened before");
         let share = operations / producers;
-        let barrier = Barrier::new(producers + consumers + 1);
-        let mut start = Instant::now();
-        let mut sum = 0;
-        thread::scope(|scope| {
-            for _ in 0..producers {
-                let (tx, barrier) = (tx.clone(), &barrier);
-                scope.spawn(move || {
-                    barrier.wait();
-                    for n in 0..share as u64 {
-                        T::send(&tx, black_box(M::number(n)));
-                    }
-                });
-            }
+        // The clock starts when the first thread does: this one may be the last to be scheduled.
+        let barrier = Barrier::new(producers + consumers);
+        let (sum, first, last) = thread::scope(|scope| {
+            let senders: Vec<_> = (0..producers)
+                .map(|_| {
+                    let (tx, barrier) = (tx.clone(), &barrier);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let start = Instant::now();
+                        for n in 0..share as u64 {
+                            T::send(&tx, black_box(M::number(n)));
+                        }
+                        start
+                    })
+                })
+                .collect();
             drop(tx);
             let mut receivers: Vec<_> = (1..consumers).map(|_| T::share(&rx).expect("shared before")).collect();
             receivers.push(rx);
-            let handles: Vec<_> = receivers
+            let receivers: Vec<_> = receivers
                 .into_iter()
                 .map(|mut rx| {
                     let barrier = &barrier;
@@ -141,15 +144,17 @@ fn threads<T: Channel, M: Payload>(capacity: Option<usize>, producers: usize, co
                         while let Some(message) = T::recv(&mut rx) {
                             sum += black_box(message).value();
                         }
-                        sum
+                        (sum, Instant::now())
                     })
                 })
                 .collect();
-            barrier.wait();
-            start = Instant::now();
-            sum = handles.into_iter().map(|handle| handle.join().expect("a consumer")).sum();
+            let starts = senders.into_iter().map(|sender| sender.join().expect("a producer"));
+            let first = starts.min().expect("there is a producer");
+            let ends: Vec<_> = receivers.into_iter().map(|receiver| receiver.join().expect("a consumer")).collect();
+            let last = ends.iter().map(|end| end.1).max().expect("there is a consumer");
+            (ends.iter().map(|end| end.0).sum::<u64>(), first, last)
         });
-        let took = start.elapsed();
+        let took = last - first;
         assert_eq!(sum, producers as u64 * (share as u64 * (share as u64 - 1) / 2), "messages were lost");
         took
     }))
@@ -254,7 +259,7 @@ fn ping_pong(settings: &Settings) {
         settings,
         SUITE,
         "ping-pong/threads",
-        50_000,
+        10_000,
         vec![
             between_threads::<Postbox>(),
             between_threads::<Crossbeam>(),

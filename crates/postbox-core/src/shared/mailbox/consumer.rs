@@ -313,14 +313,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// Sets who is told what happens in the mailbox, as
     /// [`MailboxProducer::set_metrics_sink`](super::MailboxProducer::set_metrics_sink) does.
     pub fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
-        // What was set before is dropped here, under no lock.
-        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
+        self.queue.core().set_sink(sink);
     }
 
     /// Sets who is told that the mailbox has something to receive, as
     /// [`MailboxProducer::set_scheduler_hook`](super::MailboxProducer::set_scheduler_hook) does.
     pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
-        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
+        self.queue.core().set_scheduler(hook);
     }
 
     /// Whether a message sent now would find no room.

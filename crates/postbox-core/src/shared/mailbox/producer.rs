@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 
 use super::consumer::QueueMailboxCore;
 use super::future::OfferFuture;
-use super::signal::{MailboxSignal, Signal};
+use super::signal::Signal;
 use crate::fifo::Fifo;
 use crate::order::Order;
 use crate::shared::queue::{MailboxError, OfferOutcome, QueueError};
@@ -127,9 +127,6 @@ impl<F: Fn() + Send + Sync> SchedulerHook for F {
     }
 }
 
-/// From this part of its capacity on, a mailbox is under pressure.
-const PRESSURE: (usize, usize) = (3, 4);
-
 /// Who watches a mailbox.
 pub(crate) struct Hooks<C: MetadataStorageMode> {
     pub(crate) sink: Option<Arc<dyn MetricsSink>>,
@@ -140,41 +137,6 @@ pub(crate) struct Hooks<C: MetadataStorageMode> {
 impl<C: MetadataStorageMode> Default for Hooks<C> {
     fn default() -> Self {
         Hooks { sink: None, scheduler: None, signal: None }
-    }
-}
-
-impl<C: MetadataStorageMode> Clone for Hooks<C> {
-    fn clone(&self) -> Self {
-        Hooks { sink: self.sink.clone(), scheduler: self.scheduler.clone(), signal: self.signal.clone() }
-    }
-}
-
-impl<C: MetadataStorageMode> Hooks<C> {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.sink.is_none() && self.scheduler.is_none() && self.signal.is_none()
-    }
-
-    pub(crate) fn notify(&self) {
-        if let Some(signal) = &self.signal {
-            signal.notify();
-        }
-        if let Some(scheduler) = &self.scheduler {
-            scheduler.notify_ready();
-        }
-    }
-
-    /// Passes an event on, with the depth and, if there is a bound, how many places of it are taken.
-    pub(crate) fn report(&self, event: MailboxEvent, depth: usize, occupation: Option<(usize, usize)>) {
-        let Some(sink) = &self.sink else { return };
-        sink.record(event);
-        if matches!(event, MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted) {
-            sink.record(MailboxEvent::Depth { depth });
-        }
-        if let (MailboxEvent::Enqueued, Some((taken, capacity))) = (event, occupation)
-            && taken.saturating_mul(PRESSURE.1) >= capacity.saturating_mul(PRESSURE.0)
-        {
-            sink.record(MailboxEvent::Pressure { depth: taken, capacity });
-        }
     }
 }
 
@@ -260,12 +222,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> MailboxProducer<M> for QueueMailbox
     }
 
     fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
-        // What was set before is dropped here, under no lock.
-        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
+        self.queue.core().set_sink(sink);
     }
 
     fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
-        drop(self.queue.core().change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
+        self.queue.core().set_scheduler(hook);
     }
 }
 

@@ -65,6 +65,21 @@ impl<C: MetadataStorageMode> Signal<C> {
     }
 }
 
+impl<C: MetadataStorageMode> Signal<C> {
+    /// The first half of a notification, which may be done under a lock. `true` if somebody waits and the second half is
+    /// to follow.
+    pub(crate) fn raise(&self) -> bool {
+        let mut generation = self.state.generation.lock();
+        *generation = generation.wrapping_add(1);
+        self.state.waiters.is_waiting()
+    }
+
+    /// The second half, under no lock.
+    pub(crate) fn wake(&self) {
+        self.state.waiters.wake_all();
+    }
+}
+
 impl<C: MetadataStorageMode> Default for Signal<C> {
     fn default() -> Self {
         Self::new()
@@ -87,12 +102,8 @@ impl<C: MetadataStorageMode> MailboxSignal for Signal<C> {
     type WaitFuture<'a> = WaitFuture<'a, C>;
 
     fn notify(&self) {
-        {
-            let mut generation = self.state.generation.lock();
-            *generation = generation.wrapping_add(1);
-        }
-        if self.state.waiters.is_waiting() {
-            self.state.waiters.wake_all();
+        if self.raise() {
+            self.wake();
         }
     }
 

@@ -9,14 +9,16 @@
 //!
 //! 1. Locks are taken in the order store, inbox, then the wait queues and extras. A thread that holds the inbox may
 //!    only *try* the store.
-//! 2. `pushed - popped` is the number of messages in the mailbox. `pushed` is written under the inbox; `popped`
-//!    under the store, or under the inbox while the store is empty.
+//! 2. `pushed - popped` is the number of regular messages in the mailbox. `pushed` is written under the inbox;
+//!    `popped` under the store, or under the inbox while the store is empty. An eviction, one in and one out, moves
+//!    neither.
 //! 3. The store gains messages only while both locks are held. So whoever holds the inbox and reads `stored == 0`
 //!    knows that the store is empty and stays so.
 //! 4. A receiver registers under the inbox, in the section that saw nothing to take. A sender registers under both,
 //!    in the section that saw no room. Every push holds the inbox, every pop holds one of the two, so none misses
 //!    a waiter.
-//! 5. `flags` are written under the inbox. Wakers, hooks and messages' destructors run under no lock.
+//! 5. `flags` are written under the inbox. Wakers (their clone and drop, too), hooks, priority functions and messages'
+//!    destructors run under no lock.
 
 mod life;
 mod observing;
@@ -41,12 +43,14 @@ use crate::wait::{Ticket, WaitQueue};
 const CONTROL: usize = 1;
 /// Regular messages are held back.
 const SUSPENDED: usize = 2;
-/// A sink, a scheduler hook or a signal wants to know.
-const OBSERVED: usize = 4;
+/// A metrics sink wants to know what happens.
+const WATCHED: usize = 4;
 /// No more messages are taken.
 const CLOSED: usize = 8;
 /// The last producer is gone.
 const ORPHANED: usize = 16;
+/// A signal or a scheduler hook wants to know when there is something to receive.
+const AWAITED: usize = 32;
 
 /// More room than any queue needs, yet near enough for wrapping counters to be compared.
 const FAR: usize = isize::MAX as usize;
@@ -274,7 +278,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     fn has_room(&self, inbox: &mut InboxGuard<'_, M, O, C>) -> bool {
         let popped = self.front.popped.observe();
         let room = self.room().min(FAR);
-        let observed = self.flags.get() & (CLOSED | OBSERVED) != 0;
+        let observed = self.flags.get() & (CLOSED | WATCHED | AWAITED) != 0;
         let pushed = self.back.pushed.get();
         let clear_until = popped.wrapping_add(room);
         inbox.clear_until = if observed { pushed } else { clear_until };

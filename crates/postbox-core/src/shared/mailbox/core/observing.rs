@@ -1,6 +1,9 @@
 //! Telling those who watch.
 
+use alloc::sync::Arc;
+
 use super::*;
+use crate::shared::mailbox::producer::{MetricsSink, SchedulerHook};
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Changes the hooks. With none set, no operation looks at them.
@@ -9,48 +12,101 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let mut guard = self.extras.lock();
         let hooks = &mut guard.get_or_insert_default().hooks;
         let answer = change(hooks);
-        let flags = self.flags.get();
-        self.flags.publish(if hooks.is_empty() { flags & !OBSERVED } else { flags | OBSERVED });
+        let mut flags = self.flags.get() & !(WATCHED | AWAITED);
+        if hooks.sink.is_some() {
+            flags |= WATCHED;
+        }
+        if hooks.signal.is_some() || hooks.scheduler.is_some() {
+            flags |= AWAITED;
+        }
+        self.flags.publish(flags);
         drop(guard);
         self.has_room(&mut inbox);
         answer
     }
 
-    fn hooks(&self) -> Option<Hooks<C>> {
-        if self.flags.get() & OBSERVED == 0 {
-            return None;
-        }
-        self.extras.lock().as_ref().map(|extras| extras.hooks.clone())
+    /// Sets the metrics sink. What was set before is dropped under no lock.
+    pub(crate) fn set_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
+        drop(self.change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
     }
 
+    /// Sets the scheduler hook, likewise.
+    pub(crate) fn set_scheduler(&self, hook: Option<Arc<dyn SchedulerHook>>) {
+        drop(self.change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
+    }
+
+    /// Tells the signal and the scheduler hook that there is something to receive.
     pub(super) fn notify_hooks(&self) {
-        if let Some(hooks) = self.hooks() {
-            hooks.notify();
+        if self.flags.get() & AWAITED == 0 {
+            return;
         }
+        let (signal, scheduler) = match self.extras.lock().as_ref() {
+            None => return,
+            Some(extras) => {
+                let Hooks { signal, scheduler, .. } = &extras.hooks;
+                (signal.as_ref().filter(|signal| signal.raise()).cloned(), scheduler.clone())
+            }
+        };
+        if let Some(signal) = signal {
+            signal.wake();
+        }
+        if let Some(scheduler) = scheduler {
+            scheduler.notify_ready();
+        }
+    }
+
+    fn sink(&self) -> Option<Arc<dyn MetricsSink>> {
+        if self.flags.get() & WATCHED == 0 {
+            return None;
+        }
+        self.extras.lock().as_ref().and_then(|extras| extras.hooks.sink.clone())
     }
 
     /// Tells the metrics sink what happened.
     pub(super) fn report(&self, event: MailboxEvent) {
-        if let Some(hooks) = self.hooks() {
-            hooks.report(event, self.len(), self.occupation());
+        if let Some(sink) = self.sink() {
+            record(&*sink, event, self.len(), self.occupation());
         }
     }
 
     /// Tells the hooks what became of an offer, and that there is something to receive.
     pub(super) fn report_offer<T>(&self, outcome: &OfferOutcome<T>) {
-        let Some(hooks) = self.hooks() else { return };
-        let (depth, occupation) = (self.len(), self.occupation());
-        match outcome {
-            OfferOutcome::Accepted => {}
-            OfferOutcome::Rejected(_) => {
-                return hooks.report(MailboxEvent::Rejected, depth, occupation);
+        if self.flags.get() & (WATCHED | AWAITED) == 0 {
+            return;
+        }
+        if let Some(sink) = self.sink() {
+            let (depth, occupation) = (self.len(), self.occupation());
+            let special = match outcome {
+                OfferOutcome::Accepted => None,
+                OfferOutcome::Rejected(_) => Some(MailboxEvent::Rejected),
+                OfferOutcome::Evicted(_) => Some(MailboxEvent::Evicted),
+                OfferOutcome::Grew(capacity) => Some(MailboxEvent::Grown { capacity: *capacity }),
+            };
+            if let Some(event) = special {
+                record(&*sink, event, depth, occupation);
             }
-            OfferOutcome::Evicted(_) => hooks.report(MailboxEvent::Evicted, depth, occupation),
-            OfferOutcome::Grew(capacity) => {
-                hooks.report(MailboxEvent::Grown { capacity: *capacity }, depth, occupation);
+            if outcome.is_accepted() {
+                record(&*sink, MailboxEvent::Enqueued, depth, occupation);
             }
         }
-        hooks.report(MailboxEvent::Enqueued, depth, occupation);
-        hooks.notify();
+        if outcome.is_accepted() {
+            self.notify_hooks();
+        }
+    }
+}
+
+/// From this part of its capacity on, a mailbox is under pressure.
+const PRESSURE: (usize, usize) = (3, 4);
+
+/// Passes an event on, with the depth and, if there is a bound, how many places of it are taken.
+fn record(sink: &dyn MetricsSink, event: MailboxEvent, depth: usize, occupation: Option<(usize, usize)>) {
+    sink.record(event);
+    if matches!(event, MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted) {
+        sink.record(MailboxEvent::Depth { depth });
+    }
+    if let (MailboxEvent::Enqueued, Some((taken, capacity))) = (event, occupation)
+        && taken.saturating_mul(PRESSURE.1) >= capacity.saturating_mul(PRESSURE.0)
+    {
+        sink.record(MailboxEvent::Pressure { depth: taken, capacity });
     }
 }

@@ -18,7 +18,7 @@ const EXCHANGE_ABOVE: usize = 2;
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     #[inline]
     pub(crate) fn try_poll(&self) -> Result<Option<M>, QueueError<M>> {
-        if self.flags.get() & (CONTROL | SUSPENDED | OBSERVED) != 0 {
+        if self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
             return self.poll_with_care();
         }
         match self.take() {
