@@ -135,7 +135,7 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     /// [`Disconnected`](QueueError::Disconnected) when nothing is left and nothing will come.
     #[inline]
     pub fn recv_blocking(&self) -> Result<M, QueueError<M>> {
-        match self.queue().core().poll_leisurely()? {
+        match self.queue().core().poll_leisurely(usize::MAX)? {
             Some(message) => Ok(message),
             None => self.recv_patiently(None),
         }

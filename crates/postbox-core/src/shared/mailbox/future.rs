@@ -12,6 +12,9 @@ use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{MetadataStorageMode, ThreadSafe};
 use crate::wait::Ticket;
 
+/// A task shares its thread with others: it lets a stream gather for a microsecond or two, not longer.
+const MOST_PAUSES: usize = 64;
+
 /// Offers a message and waits for room; see
 /// [`MailboxQueueBackend::offer_blocking`](crate::shared::queue::MailboxQueueBackend::offer_blocking).
 ///
@@ -122,7 +125,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            let answer = match this.core.poll_leisurely() {
+            let answer = match this.core.poll_leisurely(MOST_PAUSES) {
                 Ok(Some(message)) => Ok(message),
                 Err(error) => Err(error),
                 Ok(None) => {

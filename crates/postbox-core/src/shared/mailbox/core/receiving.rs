@@ -6,10 +6,11 @@ use core::task::Waker;
 use super::*;
 
 /// How many messages make meeting the producers worth while.
-const GOOD_BATCH: usize = 64;
+const GOOD_BATCH: usize = 512;
 
-/// How many pauses of the processor a receiver lets messages gather, at the most: one or two microseconds.
-const LONGEST_LINGER: usize = 64;
+/// How many pauses of the processor a receiver lets messages gather, at the most: some ten microseconds, in which a
+/// stream that is dense enough for it brings hundreds.
+const LONGEST_LINGER: usize = 512;
 
 /// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
 /// than an exchange. More are taken at once.
@@ -28,26 +29,31 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// [`try_poll`](Self::try_poll) for a receiver that has time: where messages come in a stream, it lets some
-    /// gather before it takes them, so that it meets the producers once for many. See `learn`.
+    /// gather before it takes them, so that it meets the producers once for many. It
+    /// passes `most` pauses with that. See `learn`.
     #[inline]
-    pub(crate) fn poll_leisurely(&self) -> Result<Option<M>, QueueError<M>> {
+    pub(crate) fn poll_leisurely(&self, most: usize) -> Result<Option<M>, QueueError<M>> {
         if self.front.stored.get() == 0 {
-            for _ in 0..self.linger.get() {
+            for _ in 0..self.linger.get().min(most) {
                 core::hint::spin_loop();
             }
         }
         self.try_poll()
     }
 
-    /// A batch of `taken` messages was there. Some, but not many: let more gather next time. One: they come one by
-    /// one, and waiting would only delay them.
+    /// A batch of `taken` messages was there. If they come so densely that waiting a little longer brings many more,
+    /// let more gather next time. If they come one by one, waiting only delays them.
     #[inline]
     fn learn(&self, taken: usize) {
         let linger = self.linger.get();
-        let better = match taken {
-            0..=1 => linger / 2,
-            2..GOOD_BATCH => (linger * 2 + 2).min(LONGEST_LINGER),
-            _ => linger,
+        // A quarter of the room at the most: the producers must not run full meanwhile.
+        let good = GOOD_BATCH.min(self.capacity.get() / 4);
+        let better = if taken <= 1 || taken * 8 < linger {
+            linger / 2
+        } else if taken < good && taken * 2 >= linger {
+            (linger * 2 + 2).min(LONGEST_LINGER)
+        } else {
+            linger
         };
         if better != linger {
             self.linger.set(better);
