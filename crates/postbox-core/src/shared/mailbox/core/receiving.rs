@@ -29,8 +29,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// [`try_poll`](Self::try_poll) for a receiver that has time: where messages come in a stream, it lets some
-    /// gather before it takes them, so that it meets the producers once for many. It
-    /// passes `most` pauses with that. See `learn`.
+    /// gather before it takes them, so that it meets the producers once for many. It passes at most `most` pauses with
+    /// that. See `learn`.
     #[inline]
     pub(crate) fn poll_leisurely(&self, most: usize) -> Result<Option<M>, QueueError<M>> {
         if self.front.stored.get() == 0 {
@@ -43,7 +43,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// A batch of `taken` messages was there. If they come so densely that waiting a little longer brings many more,
     /// let more gather next time. If they come one by one, waiting only delays them.
-    #[inline]
+    #[inline(never)]
     fn learn(&self, taken: usize) {
         let linger = self.linger.get();
         // A quarter of the room at the most: the producers must not run full meanwhile.
