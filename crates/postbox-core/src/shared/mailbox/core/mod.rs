@@ -75,11 +75,11 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     pub(crate) receivers: WaitQueue<C>,
     /// Waits for room.
     pub(crate) senders: WaitQueue<C>,
+    /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
+    linger: C::Count,
     /// How patiently threads wait awake, for a message and for room: see `park.rs`.
     #[cfg(feature = "std")]
     pub(crate) receive_patience: C::Count,
-    /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
-    linger: C::Count,
     #[cfg(feature = "std")]
     pub(crate) send_patience: C::Count,
     pub(crate) producers: C::Count,

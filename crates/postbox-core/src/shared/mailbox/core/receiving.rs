@@ -33,12 +33,22 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// that. See `learn`.
     #[inline]
     pub(crate) fn poll_leisurely(&self, most: usize) -> Result<Option<M>, QueueError<M>> {
-        if self.front.stored.get() == 0 {
-            for _ in 0..self.linger.get().min(most) {
-                core::hint::spin_loop();
-            }
+        let linger = self.linger.get();
+        if linger > 0 && self.front.stored.get() == 0 {
+            self.gather(linger, most);
         }
         self.try_poll()
+    }
+
+    #[inline(never)]
+    fn gather(&self, linger: usize, most: usize) {
+        for _ in 0..linger.min(most) {
+            core::hint::spin_loop();
+        }
+        if self.is_drained() {
+            // For nothing: the stream has ended, or its producers wait for this very thread.
+            self.linger.set(linger / 4);
+        }
     }
 
     /// A batch of `taken` messages was there. If they come so densely that waiting a little longer brings many more,
