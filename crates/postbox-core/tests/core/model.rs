@@ -72,7 +72,10 @@ impl Model {
         let answer = match self.policy {
             _ if room => Ok(OfferOutcome::Accepted),
             OverflowPolicy::Grow => {
-                self.capacity *= 2;
+                // Once is enough, unless stashed control messages filled it beyond its bound.
+                while waiting.len() + self.stash.len() >= self.capacity {
+                    self.capacity *= 2;
+                }
                 Ok(OfferOutcome::Grew(self.capacity))
             }
             OverflowPolicy::DropNewest | OverflowPolicy::DropOldest => {
