@@ -43,6 +43,7 @@ mod actor;
 mod chunks;
 mod fifo;
 mod heap;
+mod ledger;
 #[cfg(any(not(postbox_loom), test))]
 mod lock;
 mod mailbox;
@@ -56,6 +57,7 @@ mod wait;
 
 pub use self::actor::*;
 pub use self::fifo::Fifo;
+pub use self::ledger::*;
 pub use self::mailbox::*;
 #[doc(hidden)]
 pub use self::order::Order;

@@ -6,6 +6,7 @@ mod allocation;
 mod extras;
 mod futures;
 mod kinds;
+mod ledger;
 mod model;
 mod runtimes;
 mod scenarios;

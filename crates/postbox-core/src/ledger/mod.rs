@@ -1,0 +1,721 @@
+//! The ledger: the pure state machine of one leased mailbox.
+//!
+//! No clock, no lock, no input or output: every call takes `now`, in ticks of the caller's choice. A backend that keeps
+//! messages in memory is this plus a lock and a wait queue; for every other backend it is the oracle of the tests.
+//!
+//! Invariants:
+//!
+//! 1. Every call first does what is due, in due order: delayed messages become ready, leases end, messages past their
+//!    expiry go. So what a call sees is exact at `now`, whoever calls, and nothing waits for a reaper.
+//! 2. Time does not run backwards: a `now` before an earlier one counts as that.
+//! 3. A message is in one of these places: ready, waiting behind its group, delayed, leased, dead. Only `receive`
+//!    delivers, and only what is ready.
+//! 4. A receipt belongs to one delivery. It is good until that lease ends, by whatever cause, and never again.
+//! 5. Of each group at most one message is ready or leased or on its way back; the others wait behind it.
+
+mod due;
+mod groups;
+mod slab;
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use core::fmt;
+
+use self::due::{Due, DueHeap};
+use self::groups::Groups;
+use self::slab::{NONE, Slab};
+
+/// What a ledger is told when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerOptions {
+    /// How many messages may be stored at once, dead ones apart. `None`: any number.
+    pub max_size: Option<usize>,
+    /// After how many deliveries a message that comes back goes to the dead letters. `None`: never.
+    pub max_deliveries: Option<u32>,
+    /// For how many ticks a deduplication id is remembered.
+    pub deduplication_window: u64,
+}
+
+impl Default for LedgerOptions {
+    fn default() -> Self {
+        LedgerOptions { max_size: None, max_deliveries: None, deduplication_window: u64::MAX }
+    }
+}
+
+/// A message on its way into the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posting<'a, M> {
+    /// Its id, made by the sender.
+    pub id: u128,
+    /// What is stored.
+    pub message: M,
+    /// When it becomes visible; now or a moment in the past means at once.
+    pub visible_at: u64,
+    /// When it goes unless it is being delivered then.
+    pub expires_at: Option<u64>,
+    /// The group in whose order it is delivered.
+    pub group: Option<&'a str>,
+    /// Sends with the same deduplication id within the window are one.
+    pub deduplication: Option<&'a str>,
+}
+
+impl<M> Posting<'_, M> {
+    /// A message that is visible at once and has no group, no expiry and no deduplication id.
+    pub const fn new(id: u128, message: M) -> Self {
+        Posting { id, message, visible_at: 0, expires_at: None, group: None, deduplication: None }
+    }
+}
+
+/// What became of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is stored.
+    Stored,
+    /// A message with its deduplication id had been sent: this is that one's id.
+    Duplicate(u128),
+}
+
+/// There is no room; the message comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerFull<M>(pub M);
+
+/// Proof of one delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Receipt {
+    /// Where the message is.
+    slot: u32,
+    /// Which delivery of all this is.
+    number: u64,
+}
+
+impl Receipt {
+    /// The receipt as a number, for handles that are passed around.
+    pub const fn to_bits(self) -> u128 {
+        ((self.slot as u128) << 64) | self.number as u128
+    }
+
+    /// The receipt that [`to_bits`](Self::to_bits) gave. Any other number is a receipt that is good for nothing.
+    pub const fn from_bits(bits: u128) -> Self {
+        Receipt { slot: (bits >> 64) as u32, number: bits as u64 }
+    }
+}
+
+/// The receipt is of a lease that has ended: by acknowledgement, by its deadline, by being given back, by a purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale;
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the lease has ended")
+    }
+}
+
+impl core::error::Error for Stale {}
+
+/// A message as the ledger shows it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Held<'a, M> {
+    /// Its id.
+    pub id: u128,
+    /// What was sent.
+    pub message: &'a M,
+    /// The proof of this delivery; when the ledger only shows the message, a receipt that is good for nothing.
+    pub receipt: Receipt,
+    /// How often it was delivered, this time included.
+    pub deliveries: u32,
+    /// When it was sent.
+    pub sent_at: u64,
+}
+
+impl<M> Clone for Held<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Held<'_, M> {}
+
+/// A dead letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dead<M> {
+    /// Its id.
+    pub id: u128,
+    /// What was sent.
+    pub message: M,
+    /// How often it was delivered.
+    pub deliveries: u32,
+    /// When it was sent.
+    pub sent_at: u64,
+    /// When it came here.
+    pub died_at: u64,
+    /// Why.
+    pub reason: Cow<'static, str>,
+    group: Option<Arc<str>>,
+}
+
+/// How many messages are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Visible, those that wait behind their group included.
+    pub ready: usize,
+    /// Not yet visible: sent with a delay, or given back with one.
+    pub delayed: usize,
+    /// Being delivered.
+    pub leased: usize,
+    /// Dead letters.
+    pub dead: usize,
+}
+
+/// The reason that a ledger gives for a message whose deliveries are spent.
+pub const DELIVERIES_SPENT: &str = "delivered as often as the mailbox allows, and never acknowledged";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In the list of what can be delivered.
+    Ready,
+    /// Visible, but behind another message of its group.
+    Behind,
+    /// In the heap, until it is visible for the first time.
+    Delayed,
+    /// In the heap, given back with a delay.
+    Returning,
+    /// In the heap, until its lease ends.
+    Leased,
+    /// In none of these, on its way from one to another.
+    Loose,
+}
+
+#[derive(Debug)]
+struct Slot<M> {
+    message: M,
+    id: [u64; 2],
+    sent_at: u64,
+    /// The number of the current delivery.
+    number: u64,
+    deliveries: u32,
+    /// Where in the heap, while delayed, returning or leased.
+    place: u32,
+    prev: u32,
+    next: u32,
+    state: State,
+    extras: Option<Box<Extras>>,
+}
+
+/// What few messages have.
+#[derive(Debug)]
+struct Extras {
+    group: Option<Arc<str>>,
+    expires_at: Option<u64>,
+}
+
+const fn halves(id: u128) -> [u64; 2] {
+    [(id >> 64) as u64, id as u64]
+}
+
+const fn whole([high, low]: [u64; 2]) -> u128 {
+    ((high as u128) << 64) | low as u128
+}
+
+impl<M> Slot<M> {
+    fn group(&self) -> Option<&Arc<str>> {
+        self.extras.as_ref()?.group.as_ref()
+    }
+
+    fn expires_at(&self) -> Option<u64> {
+        self.extras.as_ref()?.expires_at
+    }
+}
+
+/// One leased mailbox, as a state machine.
+///
+/// ```
+/// use postbox_core::{Ledger, Posting, Stale};
+///
+/// let mut ledger = Ledger::new(Default::default());
+/// ledger.send(0, Posting::new(1, "hello")).unwrap();
+///
+/// // Leased until 30: nobody else sees it…
+/// let mut receipt = None;
+/// ledger.receive(0, 10, 30, |held| receipt = Some(held.receipt));
+/// ledger.receive(29, 10, 60, |_| unreachable!());
+///
+/// // …and from 30 on it is delivered again, and the first receipt is good for nothing.
+/// ledger.receive(30, 10, 60, |held| assert_eq!((*held.message, held.deliveries), ("hello", 2)));
+/// assert_eq!(ledger.acknowledge(31, receipt.unwrap()), Err(Stale));
+/// ```
+#[derive(Debug)]
+pub struct Ledger<M> {
+    options: LedgerOptions,
+    slots: Slab<Slot<M>>,
+    head: u32,
+    tail: u32,
+    /// How many are in the list between head and tail.
+    deliverable: usize,
+    /// How many ever became deliverable.
+    surfaced: u64,
+    due: DueHeap,
+    leased: usize,
+    delayed: usize,
+    groups: Groups,
+    /// Messages with an expiry that are not being delivered.
+    expiring: BTreeSet<(u64, u32)>,
+    /// Messages sent with a delay, by id, until they are visible.
+    cancellable: BTreeMap<u128, u32>,
+    remembered: BTreeMap<Arc<str>, u128>,
+    forgotten_at: VecDeque<(u64, Arc<str>)>,
+    dead: VecDeque<Dead<M>>,
+    now: u64,
+    /// Numbers deliveries and orders what is due at the same moment.
+    counter: u64,
+    expired: u64,
+}
+
+impl<M> Ledger<M> {
+    /// An empty ledger.
+    pub const fn new(options: LedgerOptions) -> Self {
+        Ledger {
+            options,
+            slots: Slab::new(),
+            head: NONE,
+            tail: NONE,
+            deliverable: 0,
+            surfaced: 0,
+            due: DueHeap::new(),
+            leased: 0,
+            delayed: 0,
+            groups: Groups::new(),
+            expiring: BTreeSet::new(),
+            cancellable: BTreeMap::new(),
+            remembered: BTreeMap::new(),
+            forgotten_at: VecDeque::new(),
+            dead: VecDeque::new(),
+            now: 0,
+            counter: 0,
+            expired: 0,
+        }
+    }
+
+    /// The settings.
+    pub const fn options(&self) -> &LedgerOptions {
+        &self.options
+    }
+
+    /// Other settings, for what happens from now on.
+    pub fn set_options(&mut self, options: LedgerOptions) {
+        self.options = options;
+    }
+
+    /// Stores a message.
+    ///
+    /// # Errors
+    /// [`LedgerFull`] with the message, if there is no room.
+    pub fn send(&mut self, now: u64, posting: Posting<'_, M>) -> Result<Posted, LedgerFull<M>> {
+        let now = self.advance(now);
+        if let Some(id) = posting.deduplication.and_then(|id| self.remembered.get(id)) {
+            return Ok(Posted::Duplicate(*id));
+        }
+        if self.options.max_size.is_some_and(|most| self.slots.len() >= most) {
+            return Err(LedgerFull(posting.message));
+        }
+        if let Some(id) = posting.deduplication {
+            let id: Arc<str> = id.into();
+            self.forgotten_at.push_back((now.saturating_add(self.options.deduplication_window), Arc::clone(&id)));
+            self.remembered.insert(id, posting.id);
+        }
+        let extras = (posting.group.is_some() || posting.expires_at.is_some()).then(|| {
+            Box::new(Extras { group: posting.group.map(|name| self.groups.name(name)), expires_at: posting.expires_at })
+        });
+        let slot = self.slots.insert(Slot {
+            message: posting.message,
+            id: halves(posting.id),
+            sent_at: now,
+            number: 0,
+            deliveries: 0,
+            place: NONE,
+            prev: NONE,
+            next: NONE,
+            state: State::Loose,
+            extras,
+        });
+        if posting.visible_at > now {
+            self.cancellable.insert(posting.id, slot);
+            self.delayed += 1;
+            self.put_off(slot, posting.visible_at, State::Delayed);
+            self.watch_expiry(slot);
+        } else {
+            self.join(slot);
+        }
+        Ok(Posted::Stored)
+    }
+
+    /// Leases up to `max` messages until `until`, and shows each to `take`, in order.
+    pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
+        let now = self.advance(now);
+        let mut taken = 0;
+        while taken < max && self.head != NONE {
+            let slot = self.head;
+            self.unlink(slot);
+            if let Some(at) = self.slot(slot).expires_at() {
+                self.expiring.remove(&(at, slot));
+            }
+            self.leased += 1;
+            // Not before now: what ends at once ends with the next call, not within this one.
+            let number = self.put_off(slot, until.max(now), State::Leased);
+            let held = self.slot_mut(slot);
+            held.deliveries += 1;
+            held.number = number;
+            take(held.show(Receipt { slot, number }));
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Ends a lease and takes the message out, for good. Gives the message, so that it is dropped where it suits.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        Ok(self.remove(slot).message)
+    }
+
+    /// Ends a lease; the message is visible again at `at`.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), Stale> {
+        let now = self.advance(now);
+        let slot = self.leased(receipt)?;
+        self.take_from_heap(slot);
+        if at > now {
+            self.delayed += 1;
+            self.put_off(slot, at, State::Returning);
+            self.watch_expiry(slot);
+        } else {
+            self.surface(slot);
+        }
+        Ok(())
+    }
+
+    /// Keeps a lease until `until`. It never becomes shorter than it was.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        if self.due.get(self.slot(slot).place).at < until {
+            self.take_from_heap(slot);
+            self.leased += 1;
+            self.put_off(slot, until, State::Leased);
+        }
+        Ok(())
+    }
+
+    /// Ends a lease and moves the message to the dead letters.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn dead_letter(&mut self, now: u64, receipt: Receipt, reason: Cow<'static, str>) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        self.bury(slot, reason);
+        Ok(())
+    }
+
+    /// Takes a message out that was sent with a delay and is not visible yet. `None` if there is none with this id.
+    pub fn cancel(&mut self, now: u64, id: u128) -> Option<M> {
+        self.advance(now);
+        let slot = *self.cancellable.get(&id)?;
+        Some(self.remove(slot).message)
+    }
+
+    /// Takes everything out except the dead letters. Returns how many those were, and them, to be dropped.
+    pub fn purge(&mut self, now: u64) -> (usize, impl Sized + use<M>) {
+        self.advance(now);
+        let gone = self.slots.len();
+        let slots = self.slots.clear();
+        self.due.clear();
+        self.groups.clear();
+        self.expiring.clear();
+        self.cancellable.clear();
+        (self.head, self.tail) = (NONE, NONE);
+        (self.deliverable, self.leased, self.delayed) = (0, 0, 0);
+        (gone, slots)
+    }
+
+    /// How many messages are where.
+    pub fn tally(&mut self, now: u64) -> Tally {
+        self.advance(now);
+        Tally {
+            ready: self.slots.len() - self.delayed - self.leased,
+            delayed: self.delayed,
+            leased: self.leased,
+            dead: self.dead.len(),
+        }
+    }
+
+    /// Whether nothing is stored: no message, no dead letter, no deduplication id.
+    pub fn is_empty(&self) -> bool {
+        self.slots.len() == 0 && self.dead.is_empty() && self.remembered.is_empty()
+    }
+
+    /// How many messages a `receive` could deliver, as of the last call.
+    pub const fn deliverable(&self) -> usize {
+        self.deliverable
+    }
+
+    /// How many times a message became deliverable, ever. The difference of two readings says how many waiting
+    /// consumers have something to get.
+    pub const fn surfaced(&self) -> u64 {
+        self.surfaced
+    }
+
+    /// How many messages went because of their expiry.
+    pub const fn expired(&self) -> u64 {
+        self.expired
+    }
+
+    /// When the next lease or delay ends.
+    pub fn next_due(&self) -> Option<u64> {
+        self.due.first().map(|due| due.at)
+    }
+
+    /// Shows up to `max` messages that are ready, in the order of delivery, and delivers none.
+    pub fn peek(&mut self, now: u64, max: usize, mut show: impl FnMut(Held<'_, M>)) {
+        self.advance(now);
+        let mut slot = self.head;
+        for _ in 0..max {
+            let Some(held) = self.slots.get(slot) else { break };
+            show(held.show(Receipt { slot: NONE, number: 0 }));
+            slot = held.next;
+        }
+    }
+
+    /// The dead letters, oldest first.
+    pub fn dead(&self) -> impl Iterator<Item = &Dead<M>> {
+        self.dead.iter()
+    }
+
+    /// Makes up to `max` dead letters, oldest first, ready again, as if never delivered. Stops when the ledger is full.
+    /// Returns how many.
+    pub fn redrive(&mut self, now: u64, max: usize) -> usize {
+        self.advance(now);
+        let mut moved = 0;
+        while moved < max && self.options.max_size.is_none_or(|most| self.slots.len() < most) {
+            let Some(dead) = self.dead.pop_front() else { break };
+            self.revive(dead);
+            moved += 1;
+        }
+        moved
+    }
+
+    /// Makes one dead letter ready again. `false` if there is none with this id, or no room.
+    pub fn redrive_one(&mut self, now: u64, id: u128) -> bool {
+        self.advance(now);
+        if self.options.max_size.is_some_and(|most| self.slots.len() >= most) {
+            return false;
+        }
+        let place = self.dead.iter().position(|dead| dead.id == id);
+        let Some(dead) = place.and_then(|place| self.dead.remove(place)) else { return false };
+        self.revive(dead);
+        true
+    }
+
+    /// Takes the dead letters out.
+    pub fn purge_dead(&mut self) -> VecDeque<Dead<M>> {
+        core::mem::take(&mut self.dead)
+    }
+
+    /// Does what is due at `now`.
+    pub fn advance(&mut self, now: u64) -> u64 {
+        self.now = self.now.max(now);
+        while let Some(due) = self.due.first()
+            && due.at <= self.now
+        {
+            let first_time = self.slot(due.slot).state == State::Delayed;
+            self.take_from_heap(due.slot);
+            if first_time {
+                self.join(due.slot);
+            } else {
+                self.surface(due.slot);
+            }
+        }
+        while let Some(&(at, slot)) = self.expiring.first()
+            && at <= self.now
+        {
+            self.remove(slot);
+            self.expired += 1;
+        }
+        while let Some((at, _)) = self.forgotten_at.front()
+            && *at <= self.now
+        {
+            if let Some((_, id)) = self.forgotten_at.pop_front() {
+                self.remembered.remove(&id);
+            }
+        }
+        self.now
+    }
+
+    fn slot(&self, slot: u32) -> &Slot<M> {
+        self.slots.get(slot).expect("a linked slot is in use")
+    }
+
+    fn slot_mut(&mut self, slot: u32) -> &mut Slot<M> {
+        self.slots.get_mut(slot).expect("a linked slot is in use")
+    }
+
+    fn leased(&self, receipt: Receipt) -> Result<u32, Stale> {
+        match self.slots.get(receipt.slot) {
+            Some(slot) if slot.state == State::Leased && slot.number == receipt.number => Ok(receipt.slot),
+            _ => Err(Stale),
+        }
+    }
+
+    /// Puts a slot into the heap. Returns the number that was used up for it.
+    fn put_off(&mut self, slot: u32, at: u64, state: State) -> u64 {
+        self.counter += 1;
+        let order = self.counter;
+        self.slot_mut(slot).state = state;
+        let Ledger { due, slots, .. } = self;
+        due.push(Due { at, order, slot }, |slot, place| {
+            if let Some(slot) = slots.get_mut(slot) {
+                slot.place = place;
+            }
+        });
+        order
+    }
+
+    fn take_from_heap(&mut self, slot: u32) {
+        let Slot { place, state, id, .. } = *self.slot(slot);
+        match state {
+            State::Leased => self.leased -= 1,
+            State::Delayed => {
+                self.delayed -= 1;
+                self.cancellable.remove(&whole(id));
+            }
+            _ => self.delayed -= 1,
+        }
+        self.slot_mut(slot).state = State::Loose;
+        let Ledger { due, slots, .. } = self;
+        due.remove(place, |slot, place| {
+            if let Some(slot) = slots.get_mut(slot) {
+                slot.place = place;
+            }
+        });
+    }
+
+    /// A message is visible for the first time: it joins its group, or what can be delivered.
+    fn join(&mut self, slot: u32) {
+        if let Some(group) = self.slot(slot).group().cloned()
+            && !self.groups.join(&group, slot)
+        {
+            self.slot_mut(slot).state = State::Behind;
+            self.watch_expiry(slot);
+            return;
+        }
+        self.surface(slot);
+    }
+
+    /// A message can be delivered, unless its deliveries are spent.
+    fn surface(&mut self, slot: u32) {
+        if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
+            return self.bury(slot, Cow::Borrowed(DELIVERIES_SPENT));
+        }
+        let tail = self.tail;
+        let new = self.slot_mut(slot);
+        new.state = State::Ready;
+        (new.prev, new.next) = (tail, NONE);
+        match tail {
+            NONE => self.head = slot,
+            tail => self.slot_mut(tail).next = slot,
+        }
+        self.tail = slot;
+        self.deliverable += 1;
+        self.surfaced += 1;
+        self.watch_expiry(slot);
+    }
+
+    fn watch_expiry(&mut self, slot: u32) {
+        if let Some(at) = self.slot(slot).expires_at() {
+            self.expiring.insert((at, slot));
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Slot { prev, next, .. } = *self.slot(slot);
+        match prev {
+            NONE => self.head = next,
+            prev => self.slot_mut(prev).next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => self.slot_mut(next).prev = prev,
+        }
+        self.slot_mut(slot).state = State::Loose;
+        self.deliverable -= 1;
+    }
+
+    /// Takes a message out, wherever it is, and lets its group go on.
+    fn remove(&mut self, slot: u32) -> Slot<M> {
+        let state = self.slot(slot).state;
+        match state {
+            State::Ready => self.unlink(slot),
+            State::Behind | State::Loose => {}
+            State::Delayed | State::Returning | State::Leased => self.take_from_heap(slot),
+        }
+        let gone = self.slots.remove(slot).expect("a linked slot is in use");
+        if let Some(extras) = &gone.extras {
+            if let Some(at) = extras.expires_at {
+                self.expiring.remove(&(at, slot));
+            }
+            // One that was not visible yet has not joined its group.
+            if let Some(group) = &extras.group
+                && state != State::Delayed
+                && let Some(next) = self.groups.leave(group, slot)
+            {
+                self.surface(next);
+            }
+        }
+        gone
+    }
+
+    fn bury(&mut self, slot: u32, reason: Cow<'static, str>) {
+        let gone = self.remove(slot);
+        self.dead.push_back(Dead {
+            id: whole(gone.id),
+            message: gone.message,
+            deliveries: gone.deliveries,
+            sent_at: gone.sent_at,
+            died_at: self.now,
+            reason,
+            group: gone.extras.and_then(|extras| extras.group),
+        });
+    }
+
+    fn revive(&mut self, dead: Dead<M>) {
+        let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None }));
+        let slot = self.slots.insert(Slot {
+            message: dead.message,
+            id: halves(dead.id),
+            sent_at: dead.sent_at,
+            number: 0,
+            deliveries: 0,
+            place: NONE,
+            prev: NONE,
+            next: NONE,
+            state: State::Loose,
+            extras,
+        });
+        self.join(slot);
+    }
+}
+
+impl<M> Slot<M> {
+    fn show(&self, receipt: Receipt) -> Held<'_, M> {
+        Held { id: whole(self.id), message: &self.message, receipt, deliveries: self.deliveries, sent_at: self.sent_at }
+    }
+}

@@ -1,0 +1,503 @@
+//! The ledger: its rules one by one, and random operations against a naive model.
+
+use std::borrow::Cow;
+
+use postbox_core::{DELIVERIES_SPENT, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Receipt, Stale, Tally};
+use proptest::prelude::*;
+
+fn ledger(options: LedgerOptions) -> Ledger<&'static str> {
+    Ledger::new(options)
+}
+
+/// Receives and tells id, delivery count and receipt.
+fn receive<M>(ledger: &mut Ledger<M>, now: u64, max: usize, until: u64) -> Vec<(u128, u32, Receipt)> {
+    let mut taken = Vec::new();
+    ledger.receive(now, max, until, |held| taken.push((held.id, held.deliveries, held.receipt)));
+    taken
+}
+
+fn ids<M>(ledger: &mut Ledger<M>, now: u64, max: usize, until: u64) -> Vec<u128> {
+    receive(ledger, now, max, until).into_iter().map(|(id, ..)| id).collect()
+}
+
+#[test]
+fn what_comes_back_joins_the_tail() {
+    let mut ledger = ledger(LedgerOptions::default());
+    for id in 1..=3 {
+        ledger.send(0, Posting::new(id, "")).unwrap();
+    }
+    let first = receive(&mut ledger, 0, 1, 10)[0];
+    ledger.give_back(1, first.2, 1).unwrap();
+    let again = receive(&mut ledger, 2, 9, 50);
+    assert_eq!(again.iter().map(|message| (message.0, message.1)).collect::<Vec<_>>(), [(2, 1), (3, 1), (1, 2)]);
+}
+
+#[test]
+fn every_call_first_does_what_is_due_in_due_order() {
+    let mut ledger = ledger(LedgerOptions::default());
+    ledger.send(0, Posting { visible_at: 20, ..Posting::new(1, "") }).unwrap();
+    ledger.send(0, Posting { visible_at: 10, ..Posting::new(2, "") }).unwrap();
+    ledger.send(0, Posting::new(3, "")).unwrap();
+    assert_eq!(ids(&mut ledger, 0, 9, 15), [3]);
+    // At 30 all three are due: 2 since 10, 3 since 15, 1 since 20; a send at 30 comes after them.
+    ledger.send(30, Posting::new(4, "")).unwrap();
+    assert_eq!(ids(&mut ledger, 30, 9, 99), [2, 3, 1, 4]);
+}
+
+#[test]
+fn a_lease_ends_at_its_deadline_and_its_receipt_with_it() {
+    let mut ledger = ledger(LedgerOptions::default());
+    ledger.send(0, Posting::new(1, "")).unwrap();
+    let first = receive(&mut ledger, 0, 1, 10)[0].2;
+    assert_eq!(ledger.next_due(), Some(10));
+    assert_eq!(ledger.extend(10, first, 99), Err(Stale));
+    assert_eq!(ledger.give_back(10, first, 0), Err(Stale));
+    assert_eq!(ledger.dead_letter(10, first, Cow::Borrowed("")), Err(Stale));
+    assert_eq!(ledger.acknowledge(10, first), Err(Stale));
+    let second = receive(&mut ledger, 10, 1, 20)[0];
+    assert_eq!(second.1, 2);
+    assert_eq!(ledger.acknowledge(11, first), Err(Stale));
+    assert_eq!(ledger.acknowledge(19, second.2), Ok(""));
+    assert_eq!(ledger.acknowledge(19, second.2), Err(Stale));
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn a_lease_of_no_length_is_delivered_once_per_call() {
+    let mut ledger = ledger(LedgerOptions::default());
+    ledger.send(0, Posting::new(1, "")).unwrap();
+    assert_eq!(ids(&mut ledger, 5, 10, 5), [1]);
+    let again = receive(&mut ledger, 5, 10, 5);
+    assert_eq!(again.len(), 1);
+    assert_eq!(ledger.acknowledge(5, again[0].2), Err(Stale));
+}
+
+#[test]
+fn an_extension_never_shortens() {
+    let mut ledger = ledger(LedgerOptions::default());
+    ledger.send(0, Posting::new(1, "")).unwrap();
+    let receipt = receive(&mut ledger, 0, 1, 100)[0].2;
+    ledger.extend(1, receipt, 50).unwrap();
+    assert_eq!(ledger.next_due(), Some(100));
+    ledger.extend(2, receipt, 150).unwrap();
+    assert_eq!(ledger.next_due(), Some(150));
+    assert_eq!(ledger.acknowledge(149, receipt), Ok(""));
+}
+
+#[test]
+fn time_does_not_run_backwards() {
+    let mut ledger = ledger(LedgerOptions::default());
+    ledger.send(100, Posting::new(1, "")).unwrap();
+    let receipt = receive(&mut ledger, 100, 1, 110)[0].2;
+    assert_eq!(ids(&mut ledger, 110, 1, 120), [1]);
+    assert_eq!(ledger.acknowledge(50, receipt), Err(Stale));
+}
+
+#[test]
+fn deliveries_are_counted_when_they_happen() {
+    let mut ledger = ledger(LedgerOptions { max_deliveries: Some(2), ..Default::default() });
+    ledger.send(0, Posting::new(1, "poison")).unwrap();
+    // The first consumer dies, the second gives it back: neither was asked for a verdict.
+    receive(&mut ledger, 0, 1, 10);
+    let second = receive(&mut ledger, 10, 1, 20)[0];
+    ledger.give_back(11, second.2, 11).unwrap();
+    assert_eq!(ids(&mut ledger, 12, 1, 20), []);
+    let dead: Vec<_> = ledger.dead().map(|dead| (dead.id, dead.deliveries, dead.died_at, &*dead.reason)).collect();
+    assert_eq!(dead, [(1, 2, 11, DELIVERIES_SPENT)]);
+    assert_eq!(ledger.tally(12), Tally { dead: 1, ..Tally::default() });
+
+    // Redriven, it starts anew.
+    assert_eq!(ledger.redrive(13, 10), 1);
+    assert_eq!(receive(&mut ledger, 13, 1, 20)[0].1, 1);
+}
+
+#[test]
+fn dead_letters_by_request_are_kept_redriven_and_purged() {
+    let mut ledger = ledger(LedgerOptions { max_size: Some(2), ..Default::default() });
+    for id in 1..=2 {
+        ledger.send(0, Posting::new(id, "")).unwrap();
+    }
+    for (_, _, receipt) in receive(&mut ledger, 0, 2, 10) {
+        ledger.dead_letter(1, receipt, Cow::Borrowed("no such tenant")).unwrap();
+    }
+    assert_eq!(ledger.dead().map(|dead| dead.id).collect::<Vec<_>>(), [1, 2]);
+    ledger.send(2, Posting::new(3, "")).unwrap();
+    assert!(ledger.redrive_one(3, 2));
+    assert!(!ledger.redrive_one(3, 1), "no room");
+    assert_eq!(ledger.redrive(3, 10), 0, "no room");
+    assert_eq!(ids(&mut ledger, 4, 9, 9), [3, 2]);
+    assert_eq!(ledger.purge_dead().len(), 1);
+}
+
+#[test]
+fn the_bound_counts_everything_that_is_stored() {
+    let mut ledger = ledger(LedgerOptions { max_size: Some(2), ..Default::default() });
+    ledger.send(0, Posting { visible_at: 50, ..Posting::new(1, "") }).unwrap();
+    ledger.send(0, Posting::new(2, "")).unwrap();
+    let receipt = receive(&mut ledger, 0, 1, 10)[0].2;
+    assert_eq!(ledger.send(0, Posting::new(3, "back")), Err(LedgerFull("back")));
+    ledger.acknowledge(1, receipt).unwrap();
+    assert_eq!(ledger.send(1, Posting::new(3, "")), Ok(Posted::Stored));
+}
+
+#[test]
+fn a_delayed_message_can_be_cancelled_until_it_is_visible() {
+    let mut ledger = ledger(LedgerOptions::default());
+    for id in 1..=2 {
+        ledger.send(0, Posting { visible_at: 10, group: Some("g"), ..Posting::new(id, "") }).unwrap();
+    }
+    assert_eq!(ledger.cancel(9, 1), Some(""));
+    assert_eq!(ledger.cancel(9, 1), None);
+    assert_eq!(ledger.cancel(10, 2), None, "visible now");
+    assert_eq!(ids(&mut ledger, 10, 9, 99), [2]);
+}
+
+#[test]
+fn a_message_past_its_expiry_goes_unless_it_is_being_delivered() {
+    let mut ledger = ledger(LedgerOptions { max_size: Some(3), ..Default::default() });
+    for id in 1..=3 {
+        ledger.send(0, Posting { expires_at: Some(10), ..Posting::new(id, "") }).unwrap();
+    }
+    let leased = receive(&mut ledger, 9, 2, 30);
+    assert_eq!(ledger.tally(10), Tally { leased: 2, ..Tally::default() });
+    assert_eq!(ledger.acknowledge(11, leased[0].2), Ok(""));
+    ledger.give_back(11, leased[1].2, 20).unwrap();
+    assert_eq!(ledger.tally(11).delayed, 0, "came back too late");
+    assert_eq!(ledger.expired(), 2);
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn a_deduplication_id_is_remembered_for_the_window() {
+    let mut ledger = ledger(LedgerOptions { deduplication_window: 100, max_size: Some(1), ..Default::default() });
+    let post = |id| Posting { deduplication: Some("order-7"), ..Posting::new(id, "") };
+    assert_eq!(ledger.send(0, post(1)), Ok(Posted::Stored));
+    assert_eq!(ledger.send(99, post(2)), Ok(Posted::Duplicate(1)), "also when the mailbox is full");
+    let receipt = receive(&mut ledger, 99, 1, 200)[0].2;
+    ledger.acknowledge(99, receipt).unwrap();
+    assert_eq!(ledger.send(99, post(3)), Ok(Posted::Duplicate(1)), "also when the first one is done");
+    assert_eq!(ledger.send(100, post(4)), Ok(Posted::Stored));
+}
+
+#[test]
+fn a_group_waits_for_the_message_at_its_head() {
+    let mut ledger = ledger(LedgerOptions::default());
+    for (id, group) in [(1, "a"), (2, "a"), (3, "b"), (4, "a")] {
+        ledger.send(0, Posting { group: Some(group), ..Posting::new(id, "") }).unwrap();
+    }
+    ledger.send(0, Posting::new(5, "")).unwrap();
+    let first = receive(&mut ledger, 0, 9, 10);
+    assert_eq!(first.iter().map(|message| message.0).collect::<Vec<_>>(), [1, 3, 5]);
+    assert_eq!(ledger.tally(0), Tally { ready: 2, leased: 3, ..Tally::default() });
+    // Back, with a delay: the group still waits for it.
+    ledger.give_back(1, first[0].2, 5).unwrap();
+    assert_eq!(ids(&mut ledger, 2, 9, 50), []);
+    let again = receive(&mut ledger, 5, 9, 50);
+    assert_eq!(again.iter().map(|message| (message.0, message.1)).collect::<Vec<_>>(), [(1, 2)]);
+    ledger.acknowledge(6, again[0].2).unwrap();
+    let next = receive(&mut ledger, 6, 9, 50);
+    assert_eq!(next[0].0, 2);
+    ledger.dead_letter(7, next[0].2, Cow::Borrowed("")).unwrap();
+    assert_eq!(ids(&mut ledger, 7, 9, 50), [4]);
+}
+
+#[test]
+fn purge_takes_all_but_the_dead_and_ends_every_lease() {
+    let mut ledger = ledger(LedgerOptions::default());
+    for id in 0..200 {
+        ledger.send(0, Posting { visible_at: (id as u64 % 3) * 5, ..Posting::new(id, "") }).unwrap();
+    }
+    let leased = receive(&mut ledger, 0, 10, 10);
+    ledger.dead_letter(0, leased[0].2, Cow::Borrowed("")).unwrap();
+    assert_eq!(ledger.purge(1).0, 199);
+    assert_eq!(ledger.tally(1), Tally { dead: 1, ..Tally::default() });
+    for id in 0..20 {
+        ledger.send(1, Posting::new(id, "")).unwrap();
+    }
+    receive(&mut ledger, 1, 20, 30);
+    assert!(leased.iter().all(|message| ledger.acknowledge(2, message.2) == Err(Stale)));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Send { delay: u64, expiry: Option<u64>, group: Option<u8>, deduplication: Option<u8> },
+    Receive { max: usize, visibility: u64 },
+    Acknowledge(usize),
+    GiveBack(usize, u64),
+    Extend(usize, u64),
+    DeadLetter(usize),
+    Cancel(u128),
+    Redrive(usize),
+    Purge,
+    Wait(u64),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let send = (
+        prop_oneof![3 => Just(0), 1 => 0u64..20],
+        prop::option::weighted(0.2, 0u64..40),
+        prop::option::weighted(0.4, 0u8..3),
+        prop::option::weighted(0.2, 0u8..4),
+    );
+    prop_oneof![
+        10 => send.prop_map(|(delay, expiry, group, deduplication)| Operation::Send { delay, expiry, group, deduplication }),
+        8 => (0usize..5, 0u64..20).prop_map(|(max, visibility)| Operation::Receive { max, visibility }),
+        6 => any::<usize>().prop_map(Operation::Acknowledge),
+        4 => (any::<usize>(), prop_oneof![Just(0), 0u64..20]).prop_map(|(which, at)| Operation::GiveBack(which, at)),
+        2 => (any::<usize>(), 0u64..20).prop_map(|(which, by)| Operation::Extend(which, by)),
+        1 => any::<usize>().prop_map(Operation::DeadLetter),
+        1 => (0u128..60).prop_map(Operation::Cancel),
+        1 => (0usize..3).prop_map(Operation::Redrive),
+        1 => prop_oneof![9 => Just(Operation::Wait(0)), 1 => Just(Operation::Purge)],
+        8 => (0u64..15).prop_map(Operation::Wait),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Where {
+    Ready,
+    Delayed { fresh: bool },
+    Leased(usize),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    id: u128,
+    place: Where,
+    due: u64,
+    /// Order of arrival in its place, for what is ready and for what is due at one moment.
+    order: u64,
+    deliveries: u32,
+    expiry: Option<u64>,
+    group: Option<u8>,
+    joined: Option<u64>,
+}
+
+/// The rules, in the most literal form: a list that is searched.
+#[derive(Default)]
+struct Model {
+    entries: Vec<Entry>,
+    dead: Vec<Entry>,
+    remembered: Vec<(u8, u128, u64)>,
+    counter: u64,
+    leases: usize,
+}
+
+const WINDOW: u64 = 30;
+
+impl Model {
+    fn number(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    /// Behind another of its group, by the order of joining; the oldest member that is still there is the head.
+    fn is_blocked(&self, entry: &Entry) -> bool {
+        entry.group.is_some()
+            && self
+                .entries
+                .iter()
+                .any(|other| other.group == entry.group && other.joined.is_some() && other.joined < entry.joined)
+    }
+
+    /// Entries that can be delivered, in order. A group's next one comes up when the one before it left; `order` is
+    /// set then, by `settle`.
+    fn deliverable(&self) -> Vec<usize> {
+        let mut found: Vec<usize> = (0..self.entries.len())
+            .filter(|&index| self.entries[index].place == Where::Ready && !self.is_blocked(&self.entries[index]))
+            .collect();
+        found.sort_by_key(|&index| self.entries[index].order);
+        found
+    }
+
+    fn remove(&mut self, index: usize) -> Entry {
+        let gone = self.entries.remove(index);
+        // Whoever is next in the group becomes deliverable now.
+        if gone.joined.is_some() {
+            let next = (0..self.entries.len())
+                .filter(|&index| gone.group.is_some() && self.entries[index].group == gone.group)
+                .filter(|&index| self.entries[index].joined.is_some())
+                .min_by_key(|&index| self.entries[index].joined);
+            if let Some(next) = next
+                && self.entries[next].joined > gone.joined
+                && self.entries[next].place == Where::Ready
+            {
+                self.entries[next].order = self.number();
+            }
+        }
+        gone
+    }
+
+    fn surface(&mut self, index: usize, most: Option<u32>) {
+        if most.is_some_and(|most| self.entries[index].deliveries >= most) {
+            let gone = self.remove(index);
+            self.dead.push(gone);
+            return;
+        }
+        let number = self.number();
+        let entry = &mut self.entries[index];
+        entry.place = Where::Ready;
+        entry.order = number;
+        entry.joined = entry.joined.or(Some(number));
+    }
+
+    fn advance(&mut self, now: u64, most: Option<u32>) {
+        while let Some(index) = (0..self.entries.len())
+            .filter(|&index| self.entries[index].place != Where::Ready && self.entries[index].due <= now)
+            .min_by_key(|&index| (self.entries[index].due, self.entries[index].order))
+        {
+            self.surface(index, most);
+        }
+        while let Some(index) = (0..self.entries.len())
+            .filter(|&index| !matches!(self.entries[index].place, Where::Leased(_)))
+            .filter(|&index| self.entries[index].expiry.is_some_and(|at| at <= now))
+            .min_by_key(|&index| self.entries[index].expiry)
+        {
+            self.remove(index);
+        }
+        self.remembered.retain(|remembered| remembered.2 > now);
+    }
+
+    fn leased(&self, lease: usize) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.place == Where::Leased(lease))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_ledger_does_as_the_model(
+        operations in prop::collection::vec(operation(), 0..120),
+        max_size in prop::option::of(1usize..12),
+        max_deliveries in prop::option::of(1u32..4),
+    ) {
+        let mut ledger: Ledger<u128> = Ledger::new(LedgerOptions { max_size, max_deliveries, deduplication_window: WINDOW });
+        let mut model = Model::default();
+        let mut receipts = Vec::new();
+        let mut now = 0;
+        for (number, operation) in (0u128..).zip(operations) {
+            model.advance(now, max_deliveries);
+            let is_full = max_size.is_some_and(|most| model.entries.len() >= most);
+            match operation {
+                Operation::Send { delay, expiry, group, deduplication } => {
+                    let (group_name, deduplication_name) =
+                        (group.map(|group| group.to_string()), deduplication.map(|id| id.to_string()));
+                    let answer = ledger.send(now, Posting {
+                        id: number, message: number, visible_at: now + delay, expires_at: expiry.map(|after| now + after),
+                        group: group_name.as_deref(), deduplication: deduplication_name.as_deref(),
+                    });
+                    let known = model.remembered.iter().find(|known| Some(known.0) == deduplication);
+                    if let Some(known) = known {
+                        prop_assert_eq!(answer, Ok(Posted::Duplicate(known.1)));
+                    } else if is_full {
+                        prop_assert_eq!(answer, Err(LedgerFull(number)));
+                    } else {
+                        prop_assert_eq!(answer, Ok(Posted::Stored));
+                        model.remembered.extend(deduplication.map(|id| (id, number, now + WINDOW)));
+                        let order = model.number();
+                        model.entries.push(Entry {
+                            id: number, place: Where::Delayed { fresh: true }, due: now + delay, order, deliveries: 0,
+                            expiry: expiry.map(|after| now + after), group, joined: None,
+                        });
+                        if delay == 0 {
+                            model.surface(model.entries.len() - 1, max_deliveries);
+                        }
+                    }
+                }
+                Operation::Receive { max, visibility } => {
+                    let taken = receive(&mut ledger, now, max, now + visibility);
+                    let expected: Vec<usize> = model.deliverable().into_iter().take(max).collect();
+                    let mut ids = Vec::new();
+                    for index in expected {
+                        let order = model.number();
+                        let entry = &mut model.entries[index];
+                        entry.deliveries += 1;
+                        entry.place = Where::Leased(model.leases);
+                        (entry.due, entry.order) = (now + visibility, order);
+                        model.leases += 1;
+                        ids.push((entry.id, entry.deliveries));
+                    }
+                    prop_assert_eq!(taken.iter().map(|message| (message.0, message.1)).collect::<Vec<_>>(), ids);
+                    receipts.extend(taken.into_iter().map(|message| message.2));
+                }
+                Operation::Acknowledge(which) if !receipts.is_empty() => {
+                    let lease = which % receipts.len();
+                    let found = model.leased(lease);
+                    let gone = found.map(|index| model.remove(index).id);
+                    prop_assert_eq!(ledger.acknowledge(now, receipts[lease]).ok(), gone);
+                }
+                Operation::GiveBack(which, after) if !receipts.is_empty() => {
+                    let lease = which % receipts.len();
+                    let found = model.leased(lease);
+                    prop_assert_eq!(ledger.give_back(now, receipts[lease], now + after).is_ok(), found.is_some());
+                    if let Some(index) = found {
+                        if after == 0 {
+                            model.surface(index, max_deliveries);
+                        } else {
+                            let order = model.number();
+                            let entry = &mut model.entries[index];
+                            (entry.place, entry.due, entry.order) = (Where::Delayed { fresh: false }, now + after, order);
+                        }
+                    }
+                }
+                Operation::Extend(which, by) if !receipts.is_empty() => {
+                    let lease = which % receipts.len();
+                    let found = model.leased(lease);
+                    prop_assert_eq!(ledger.extend(now, receipts[lease], now + by).is_ok(), found.is_some());
+                    if let Some(index) = found && model.entries[index].due < now + by {
+                        let order = model.number();
+                        (model.entries[index].due, model.entries[index].order) = (now + by, order);
+                    }
+                }
+                Operation::DeadLetter(which) if !receipts.is_empty() => {
+                    let lease = which % receipts.len();
+                    let found = model.leased(lease);
+                    prop_assert_eq!(ledger.dead_letter(now, receipts[lease], "".into()).is_ok(), found.is_some());
+                    if let Some(index) = found {
+                        let gone = model.remove(index);
+                        model.dead.push(gone);
+                    }
+                }
+                Operation::Cancel(id) => {
+                    let found = model.entries.iter().position(|entry| entry.id == id && entry.place == Where::Delayed { fresh: true });
+                    prop_assert_eq!(ledger.cancel(now, id).is_some(), found.is_some());
+                    if let Some(index) = found {
+                        model.remove(index);
+                    }
+                }
+                Operation::Redrive(max) => {
+                    let room = max_size.map_or(usize::MAX, |most| most.saturating_sub(model.entries.len()));
+                    let moved = max.min(room).min(model.dead.len());
+                    prop_assert_eq!(ledger.redrive(now, max), moved);
+                    for mut entry in model.dead.drain(..moved).collect::<Vec<_>>() {
+                        entry.deliveries = 0;
+                        entry.expiry = None;
+                        entry.joined = None;
+                        model.entries.push(entry);
+                        model.surface(model.entries.len() - 1, max_deliveries);
+                    }
+                }
+                Operation::Purge => {
+                    prop_assert_eq!(ledger.purge(now).0, model.entries.len());
+                    model.entries.clear();
+                }
+                Operation::Wait(time) => now += time,
+                _ => {}
+            }
+            model.advance(now, max_deliveries);
+            let leased = model.entries.iter().filter(|entry| matches!(entry.place, Where::Leased(_))).count();
+            let ready = model.entries.iter().filter(|entry| entry.place == Where::Ready).count();
+            let delayed = model.entries.len() - leased - ready;
+            prop_assert_eq!(ledger.tally(now), Tally { ready, delayed, leased, dead: model.dead.len() });
+            prop_assert_eq!(ledger.deliverable(), model.deliverable().len());
+            let next = model.entries.iter().filter(|entry| entry.place != Where::Ready).map(|entry| entry.due).min();
+            prop_assert_eq!(ledger.next_due(), next);
+            let mut shown = Vec::new();
+            ledger.peek(now, 100, |held| shown.push(held.id));
+            prop_assert_eq!(shown, model.deliverable().into_iter().map(|index| model.entries[index].id).collect::<Vec<_>>());
+        }
+    }
+}
