@@ -61,6 +61,8 @@ pub use self::ledger::*;
 pub use self::mailbox::*;
 #[doc(hidden)]
 pub use self::order::Order;
+#[cfg(feature = "std")]
+pub use self::park::wait_for;
 pub use self::priority::{Priority, Rank};
 pub use self::shared::mailbox::{Mailbox, MailboxConsumer};
 pub use self::sync::{SingleThread, ThreadSafe};

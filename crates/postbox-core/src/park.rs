@@ -62,6 +62,19 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Insta
     answer
 }
 
+/// Polls a future on this thread until it is ready, and sleeps in between.
+///
+/// ```
+/// assert_eq!(postbox_core::wait_for(async { 2 + 2 }), 4);
+/// ```
+pub fn wait_for<F: Future>(future: F) -> F::Output {
+    let mut future = core::pin::pin!(future);
+    match block_on(&mut future, None) {
+        Some(output) => output,
+        None => unreachable!("there is no deadline"),
+    }
+}
+
 /// How many threads can run at once.
 fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();

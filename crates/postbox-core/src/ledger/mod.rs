@@ -447,6 +447,12 @@ impl<M> Ledger<M> {
         (gone, slots)
     }
 
+    /// Forgets every deduplication id.
+    pub fn forget_deduplication(&mut self) {
+        self.remembered.clear();
+        self.forgotten_at.clear();
+    }
+
     /// How many messages are where.
     pub fn tally(&mut self, now: u64) -> Tally {
         self.advance(now);

@@ -1,0 +1,212 @@
+//! How a value becomes the body of a message, and back.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// How a body is encoded, as it travels with the message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ContentType {
+    /// `application/json`
+    Json,
+    /// `application/msgpack`
+    MessagePack,
+    /// `application/octet-stream`
+    Bytes,
+    /// Any other.
+    Other(Arc<str>),
+    /// None was given: the producer is not one of ours.
+    #[default]
+    Unmarked,
+}
+
+impl ContentType {
+    /// The media type. Empty if there is none.
+    pub fn as_str(&self) -> &str {
+        match self {
+            ContentType::Json => "application/json",
+            ContentType::MessagePack => "application/msgpack",
+            ContentType::Bytes => "application/octet-stream",
+            ContentType::Other(text) => text,
+            ContentType::Unmarked => "",
+        }
+    }
+}
+
+impl From<&str> for ContentType {
+    fn from(text: &str) -> Self {
+        match text {
+            "application/json" => ContentType::Json,
+            "application/msgpack" => ContentType::MessagePack,
+            "application/octet-stream" => ContentType::Bytes,
+            "" => ContentType::Unmarked,
+            other => ContentType::Other(other.into()),
+        }
+    }
+}
+
+impl fmt::Display for ContentType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a value could not be encoded or decoded.
+pub type CodecError = Cow<'static, str>;
+
+/// A way to write values down.
+pub trait Codec: 'static {
+    /// What it writes.
+    const CONTENT_TYPE: ContentType;
+
+    /// Whether it reads what is marked so. What is not marked is tried.
+    fn reads(content_type: &ContentType) -> bool {
+        *content_type == Self::CONTENT_TYPE || *content_type == ContentType::Unmarked
+    }
+}
+
+/// A codec that can write a `T`.
+pub trait Encode<T: ?Sized>: Codec {
+    /// Writes it down.
+    ///
+    /// # Errors
+    /// Whatever keeps the value from being written.
+    fn encode(value: &T) -> Result<Bytes, CodecError>;
+}
+
+/// A codec that can read a `T`.
+pub trait Decode<T>: Codec {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Whatever keeps the body from being a `T`.
+    fn decode(body: &Bytes) -> Result<T, CodecError>;
+}
+
+thread_local! {
+    /// Bodies are written here and copied once, at their size: one allocation for a message, not several.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer that a large body left behind is not kept.
+const LARGEST_KEPT: usize = 64 * 1024;
+
+fn written(write: impl FnOnce(&mut Vec<u8>) -> Result<(), CodecError>) -> Result<Bytes, CodecError> {
+    // Taken out: a value's own `Serialize` may encode another one.
+    let mut buffer = BUFFER.take();
+    buffer.clear();
+    let bytes = write(&mut buffer).map(|()| Bytes::copy_from_slice(&buffer));
+    if buffer.capacity() <= LARGEST_KEPT {
+        BUFFER.set(buffer);
+    }
+    bytes
+}
+
+/// JSON, by serde. The default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Json;
+
+impl Codec for Json {
+    const CONTENT_TYPE: ContentType = ContentType::Json;
+}
+
+impl<T: Serialize + ?Sized> Encode<T> for Json {
+    fn encode(value: &T) -> Result<Bytes, CodecError> {
+        written(|buffer| serde_json::to_writer(buffer, value).map_err(|error| error.to_string().into()))
+    }
+}
+
+impl<T: DeserializeOwned> Decode<T> for Json {
+    fn decode(body: &Bytes) -> Result<T, CodecError> {
+        serde_json::from_slice(body).map_err(|error| error.to_string().into())
+    }
+}
+
+/// MessagePack, by serde, with field names: smaller and faster than JSON, and as open to new fields.
+#[cfg(feature = "messagepack")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MessagePack;
+
+#[cfg(feature = "messagepack")]
+impl Codec for MessagePack {
+    const CONTENT_TYPE: ContentType = ContentType::MessagePack;
+}
+
+#[cfg(feature = "messagepack")]
+impl<T: Serialize + ?Sized> Encode<T> for MessagePack {
+    fn encode(value: &T) -> Result<Bytes, CodecError> {
+        written(|buffer| rmp_serde::encode::write_named(buffer, value).map_err(|error| error.to_string().into()))
+    }
+}
+
+#[cfg(feature = "messagepack")]
+impl<T: DeserializeOwned> Decode<T> for MessagePack {
+    fn decode(body: &Bytes) -> Result<T, CodecError> {
+        rmp_serde::from_slice(body).map_err(|error| error.to_string().into())
+    }
+}
+
+/// Bytes or text as they are. Reads every body, whatever wrote it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Raw;
+
+impl Codec for Raw {
+    const CONTENT_TYPE: ContentType = ContentType::Bytes;
+
+    fn reads(_: &ContentType) -> bool {
+        true
+    }
+}
+
+impl Encode<Bytes> for Raw {
+    fn encode(value: &Bytes) -> Result<Bytes, CodecError> {
+        Ok(value.clone())
+    }
+}
+
+macro_rules! raw_from_slice {
+    ($($kind:ty),+) => {$(
+        impl Encode<$kind> for Raw {
+            fn encode(value: &$kind) -> Result<Bytes, CodecError> {
+                Ok(Bytes::copy_from_slice(value.as_ref()))
+            }
+        }
+    )+};
+}
+raw_from_slice!(Vec<u8>, [u8], String, str);
+
+impl Encode<()> for Raw {
+    fn encode((): &()) -> Result<Bytes, CodecError> {
+        Ok(Bytes::new())
+    }
+}
+
+impl Decode<Bytes> for Raw {
+    fn decode(body: &Bytes) -> Result<Bytes, CodecError> {
+        Ok(body.clone())
+    }
+}
+
+impl Decode<Vec<u8>> for Raw {
+    fn decode(body: &Bytes) -> Result<Vec<u8>, CodecError> {
+        Ok(body.to_vec())
+    }
+}
+
+impl Decode<String> for Raw {
+    fn decode(body: &Bytes) -> Result<String, CodecError> {
+        String::from_utf8(body.to_vec()).map_err(|error| error.to_string().into())
+    }
+}
+
+impl Decode<()> for Raw {
+    fn decode(_: &Bytes) -> Result<(), CodecError> {
+        Ok(())
+    }
+}

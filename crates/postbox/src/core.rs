@@ -1,0 +1,323 @@
+//! What the typed handles of a mailbox share. Every verb goes through here: limits are checked, and what happens is
+//! counted, traced and told, in one place.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Histogram};
+use tracing::{debug, trace, warn};
+
+use crate::address::MailboxName;
+use crate::backend::{
+    Backend, Batch, ByteMailbox, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive, Visibility,
+};
+use crate::cancellation::{Cancellation, unless};
+use crate::clock::Clock;
+use crate::dispatcher::{Dispatcher, MailboxEvent};
+use crate::error::Error;
+use crate::id::MessageId;
+use crate::operation::Answer;
+use crate::reply_store::ReplyStore;
+use crate::resolver::MailboxResolver;
+
+/// What a handle is made with, beside the mailbox's own settings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HandleOptions {
+    pub(crate) settings: MailboxSettings,
+    pub(crate) portable_limits: bool,
+    pub(crate) resolver: Option<Arc<dyn MailboxResolver>>,
+    pub(crate) replies: Option<Arc<dyn ReplyStore>>,
+    pub(crate) dispatcher: Option<Dispatcher>,
+}
+
+pub(crate) struct Core {
+    pub(crate) bytes: Arc<dyn ByteMailbox>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) name: MailboxName,
+    pub(crate) limits: Limits,
+    pub(crate) resolver: Option<Arc<dyn MailboxResolver>>,
+    pub(crate) replies: Option<Arc<dyn ReplyStore>>,
+    pub(crate) max_deliveries: Option<u32>,
+    pub(crate) closed: Cancellation,
+    pub(crate) dispatcher: Option<Dispatcher>,
+    pub(crate) meters: Meters,
+}
+
+/// Handles of the metrics of one mailbox. Made once: whoever records metrics installs the recorder before it opens.
+pub(crate) struct Meters {
+    pub(crate) sent: Counter,
+    pub(crate) received: Counter,
+    pub(crate) redelivered: Counter,
+    pub(crate) acknowledged: Counter,
+    pub(crate) returned: Counter,
+    pub(crate) extended: Counter,
+    pub(crate) dead_lettered: Counter,
+    pub(crate) undecodable: Counter,
+    pub(crate) replied: Counter,
+    pub(crate) queue_time: Histogram,
+}
+
+impl Meters {
+    fn new(backend: &'static str, mailbox: &MailboxName) -> Self {
+        let counter = |name| metrics::counter!(name, "backend" => backend, "mailbox" => mailbox.to_string());
+        Meters {
+            sent: counter("postbox_sent_total"),
+            received: counter("postbox_received_total"),
+            redelivered: counter("postbox_redelivered_total"),
+            acknowledged: counter("postbox_acknowledged_total"),
+            returned: counter("postbox_returned_total"),
+            extended: counter("postbox_extended_total"),
+            dead_lettered: counter("postbox_dead_lettered_total"),
+            undecodable: counter("postbox_undecodable_total"),
+            replied: counter("postbox_replied_total"),
+            queue_time: metrics::histogram!(
+                "postbox_queue_time_seconds", "backend" => backend, "mailbox" => mailbox.to_string()
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox")
+            .field("backend", &self.backend.kind())
+            .field("name", &self.name)
+            .field("closed", &self.closed.is_cancelled())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A duration in an error message.
+fn seconds(duration: Duration) -> String {
+    format!("{} s", duration.as_secs_f64())
+}
+
+pub(crate) fn check_duration(parameter: &'static str, value: Duration, longest: Duration) -> Result<(), Error> {
+    if value <= longest {
+        return Ok(());
+    }
+    Err(Error::invalid(parameter, seconds(value), format!("0 s to {}", seconds(longest))))
+}
+
+impl Core {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        name: MailboxName,
+        options: HandleOptions,
+    ) -> Result<Arc<Self>, Error> {
+        let limits = backend.limits();
+        let settings = &options.settings;
+        if settings.max_size.is_some() && !limits.max_size {
+            return Err(Error::Unsupported { backend: backend.kind(), operation: "bound a mailbox by max_size" });
+        }
+        for (parameter, value) in
+            [("max_size", settings.max_size), ("max_deliveries", settings.max_deliveries.map(|most| most as usize))]
+        {
+            if value == Some(0) {
+                return Err(Error::invalid(parameter, 0, "1 or more"));
+            }
+        }
+        let bytes = backend.mailbox(&name, settings)?;
+        Ok(Self::with_bytes(backend, bytes, name, options))
+    }
+
+    pub(crate) fn with_bytes(
+        backend: Arc<dyn Backend>,
+        bytes: Arc<dyn ByteMailbox>,
+        name: MailboxName,
+        options: HandleOptions,
+    ) -> Arc<Self> {
+        let limits = backend.limits();
+        Arc::new(Core {
+            clock: backend.clock(),
+            limits: if options.portable_limits { limits.portable() } else { limits },
+            replies: options.replies.or_else(|| backend.replies()),
+            max_deliveries: options.settings.max_deliveries,
+            closed: Cancellation::new(),
+            dispatcher: options.dispatcher,
+            meters: Meters::new(backend.kind(), &name),
+            resolver: options.resolver,
+            bytes,
+            backend,
+            name,
+        })
+    }
+
+    pub(crate) fn unsupported(&self, operation: &'static str) -> Error {
+        Error::Unsupported { backend: self.backend.kind(), operation }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.is_cancelled() { Err(Error::Closed { mailbox: self.name.to_string() }) } else { Ok(()) }
+    }
+
+    pub(crate) fn check_batch(&self, parameter: &'static str, size: usize) -> Result<(), Error> {
+        if size > self.limits.max_batch || size == 0 {
+            return Err(Error::invalid(parameter, size, format!("1 to {}", self.limits.max_batch)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn tell(&self, event: impl FnOnce(MailboxName) -> MailboxEvent) {
+        if let Some(dispatcher) = &self.dispatcher {
+            dispatcher.publish(&event(self.name.clone()));
+        }
+    }
+
+    fn failed(&self, operation: &'static str, error: &Error) {
+        let (backend, mailbox) = (self.backend.kind(), self.name.as_str());
+        metrics::counter!(
+            "postbox_errors_total",
+            "backend" => backend, "mailbox" => mailbox.to_string(), "operation" => operation, "error" => error.kind()
+        )
+        .increment(1);
+        debug!(backend, mailbox, operation, %error, "failed");
+        self.tell(|mailbox| MailboxEvent::Failed { mailbox, operation, error: error.to_string() });
+    }
+
+    pub(crate) fn send(self: &Arc<Self>, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+        if let Err(error) = self.check_open() {
+            return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
+        }
+        let core = Arc::clone(self);
+        self.bytes.send(messages).map(move |results| {
+            for result in &results {
+                match result {
+                    Ok(id) => {
+                        core.meters.sent.increment(1);
+                        trace!(mailbox = %core.name, %id, "sent");
+                        core.tell(|mailbox| MailboxEvent::Sent { mailbox, id: id.clone() });
+                    }
+                    Err(error) => core.failed("send", error),
+                }
+            }
+            results
+        })
+    }
+
+    /// An empty batch when the handle is closed while it waits.
+    pub(crate) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Batch<Delivery>, Error>> {
+        if let Err(error) = self.check_open() {
+            return Answer::ready(Err(error));
+        }
+        match self.bytes.receive(request).split() {
+            Ok(result) => {
+                self.received(&result);
+                Answer::ready(result)
+            }
+            Err(future) => {
+                let core = Arc::clone(self);
+                Answer::from_future(async move {
+                    let result = unless(core.closed.cancelled(), future).await.unwrap_or_else(|| Ok(Batch::new()));
+                    core.received(&result);
+                    result
+                })
+            }
+        }
+    }
+
+    fn received(&self, result: &Result<Batch<Delivery>, Error>) {
+        match result {
+            Ok(deliveries) if deliveries.is_empty() => {}
+            Ok(deliveries) => {
+                self.meters.received.increment(deliveries.len() as u64);
+                let now = self.clock.now();
+                for delivery in deliveries {
+                    let (id, delivery_count) = (&delivery.id, delivery.delivery_count);
+                    if delivery_count > 1 {
+                        self.meters.redelivered.increment(1);
+                    } else {
+                        self.meters.queue_time.record(delivery.enqueued_at.until(now).as_secs_f64());
+                    }
+                    trace!(mailbox = %self.name, %id, delivery_count, "received");
+                    self.tell(|mailbox| MailboxEvent::Received { mailbox, id: id.clone(), delivery_count });
+                }
+            }
+            Err(error) => self.failed("receive", error),
+        }
+    }
+
+    pub(crate) fn acknowledge(self: &Arc<Self>, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+        let about = self.about(&receipts, |receipt| receipt);
+        let core = Arc::clone(self);
+        self.bytes.acknowledge(receipts).map(move |results| {
+            core.finished("acknowledge", &core.meters.acknowledged, &results, |at| {
+                if let Some(about) = &about {
+                    core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: about[at].clone() });
+                }
+            });
+            results
+        })
+    }
+
+    pub(crate) fn set_visibility(
+        self: &Arc<Self>,
+        changes: Batch<(Receipt, Visibility)>,
+    ) -> Answer<Batch<Result<(), Error>>> {
+        let about = self.about(&changes, |(receipt, _)| receipt);
+        let what: Batch<Visibility> = changes.iter().map(|(_, visibility)| *visibility).collect();
+        let core = Arc::clone(self);
+        self.bytes.set_visibility(changes).map(move |results| {
+            for (at, visibility) in what.iter().enumerate() {
+                let one = &results[at..=at];
+                let (verb, meter) = match visibility {
+                    Visibility::Return(_) => ("nack", &core.meters.returned),
+                    Visibility::Extend(_) => ("extend_visibility", &core.meters.extended),
+                };
+                core.finished(verb, meter, one, |_| {
+                    let Some(about) = &about else { return };
+                    let id = about[at].clone();
+                    core.tell(|mailbox| match *visibility {
+                        Visibility::Return(after) => MailboxEvent::Returned { mailbox, id, after },
+                        Visibility::Extend(by) => MailboxEvent::Extended { mailbox, id, by },
+                    });
+                });
+            }
+            results
+        })
+    }
+
+    pub(crate) fn dead_letter(self: &Arc<Self>, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+        let about: Batch<(MessageId, String)> =
+            letters.iter().map(|(receipt, reason)| (receipt.id.clone(), reason.clone())).collect();
+        let core = Arc::clone(self);
+        self.bytes.dead_letter(letters).map(move |results| {
+            core.finished("dead_letter", &core.meters.dead_lettered, &results, |at| {
+                let (id, reason) = about[at].clone();
+                warn!(mailbox = %core.name, %id, reason, "moved to the dead letters");
+                core.tell(|mailbox| MailboxEvent::DeadLettered { mailbox, id, reason });
+            });
+            results
+        })
+    }
+
+    /// The ids of what an act is about, if anybody is told of them.
+    fn about<T>(&self, entries: &Batch<T>, receipt: impl Fn(&T) -> &Receipt) -> Option<Batch<MessageId>> {
+        self.dispatcher.as_ref().map(|_| entries.iter().map(|entry| receipt(entry).id.clone()).collect())
+    }
+
+    fn finished(
+        &self,
+        operation: &'static str,
+        meter: &Counter,
+        results: &[Result<(), Error>],
+        mut done: impl FnMut(usize),
+    ) {
+        for (at, result) in results.iter().enumerate() {
+            match result {
+                Ok(()) => {
+                    meter.increment(1);
+                    done(at);
+                }
+                Err(error) => self.failed(operation, error),
+            }
+        }
+    }
+}
+
+/// The answer to a batch of one.
+pub(crate) fn only<T>(results: Batch<T>) -> T {
+    results.into_iter().next().expect("a verb answers each entry")
+}

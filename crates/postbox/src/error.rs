@@ -1,0 +1,196 @@
+//! What can go wrong, as one type with a variant for each thing that a caller can act on.
+
+use std::sync::Arc;
+
+use crate::id::{MessageId, ReplyId};
+
+/// Any failure of a mailbox, a reply or a resolver.
+///
+/// ```
+/// use postbox::{Error, Mailbox};
+///
+/// # postbox_core::wait_for(async {
+/// let mailbox: Mailbox<String> = postbox::open("memory://doc-error?max_size=1").await?;
+/// mailbox.send(&"one".to_string()).await?;
+/// match mailbox.send(&"two".to_string()).await {
+///     Err(error @ Error::MailboxFull { .. }) => assert!(error.is_transient(), "there may be room later"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The lease of this delivery has ended: its visibility timeout ran out, or it was finished, or the mailbox was
+    /// purged. The message may be with another consumer by now; leave it alone.
+    #[error(
+        "the lease of message {id} has ended; it may be delivered to another consumer (longer work: extend_visibility in time)"
+    )]
+    ReceiptHandleExpired {
+        /// Whose lease it was.
+        id: MessageId,
+    },
+    /// There is no room.
+    #[error("mailbox {mailbox:?} is full ({limit}); try again when consumers have caught up")]
+    MailboxFull {
+        /// Which mailbox.
+        mailbox: String,
+        /// What the limit is.
+        limit: String,
+    },
+    /// A body could not be encoded or decoded.
+    #[error("{reason}")]
+    Serialization {
+        /// The message that could not be decoded; `None` when encoding, and for replies.
+        message: Option<MessageId>,
+        /// What failed, and what the codec says.
+        reason: String,
+    },
+    /// The place that stores the messages cannot be reached, or refuses.
+    #[error("{message}")]
+    Connection {
+        /// What happened, without secrets.
+        message: String,
+        /// Whether trying again can help.
+        transient: bool,
+        /// What the client library says.
+        #[source]
+        source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    },
+    /// An argument is out of its range.
+    #[error("{parameter} = {value} is not allowed: {limit}")]
+    InvalidParameter {
+        /// Which argument.
+        parameter: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        limit: String,
+    },
+    /// An address does not lead to a mailbox.
+    #[error("cannot resolve {identifier:?}: {reason}")]
+    Resolution {
+        /// The address.
+        identifier: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The reply has not come in the time given. It may still come: wait again.
+    #[error("no reply {id} within the time given; it may still come: wait again")]
+    ReplyTimeout {
+        /// Which reply.
+        id: ReplyId,
+    },
+    /// The reply will not come: its time to live has passed, or it was taken by somebody else.
+    #[error("reply {id} is over: its time to live has passed, or it was consumed elsewhere")]
+    ReplyExpired {
+        /// Which reply.
+        id: ReplyId,
+    },
+    /// The reply was cancelled by whoever asked for it.
+    #[error("reply {id} was cancelled by the one who asked for it")]
+    ReplyCancelled {
+        /// Which reply.
+        id: ReplyId,
+    },
+    /// The reply had been sent, by an earlier delivery of the message. The message is finished.
+    #[error("reply {id} had already been sent")]
+    ReplyAlreadySent {
+        /// Which reply.
+        id: ReplyId,
+    },
+    /// The message expects a reply, so it is finished by `reply`, not by `acknowledge`.
+    #[error("message {id} expects a reply: finish it with reply(), or give it up with nack() or dead_letter()")]
+    ReplyExpected {
+        /// Which message.
+        id: MessageId,
+    },
+    /// The message expects no reply.
+    #[error("message {id} expects no reply: finish it with acknowledge()")]
+    NoReplyChannel {
+        /// Which message.
+        id: MessageId,
+    },
+    /// There is no mailbox to send an answer to.
+    #[error("no mailbox for the answer: {reason}")]
+    ReplyMailboxUnavailable {
+        /// The address in the message, if it has one.
+        reply_to: Option<String>,
+        /// Why there is none.
+        reason: String,
+    },
+    /// The mailbox handle was closed.
+    #[error("mailbox {mailbox:?} was closed by this program; open it again")]
+    Closed {
+        /// Which mailbox.
+        mailbox: String,
+    },
+    /// The backend cannot do this.
+    #[error("{backend} cannot {operation}")]
+    Unsupported {
+        /// Which backend.
+        backend: &'static str,
+        /// What was asked.
+        operation: &'static str,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed later, with nothing else changed.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::MailboxFull { .. } | Error::ReplyTimeout { .. } => true,
+            Error::Connection { transient, .. } => *transient,
+            _ => false,
+        }
+    }
+
+    /// A failure to reach the place that stores, which may pass.
+    ///
+    /// ```
+    /// assert!(postbox::Error::connection("the network is down").is_transient());
+    /// ```
+    pub fn connection(message: impl Into<String>) -> Self {
+        Error::Connection { message: message.into(), transient: true, source: None }
+    }
+
+    pub(crate) fn invalid(parameter: &'static str, value: impl ToString, limit: impl Into<String>) -> Self {
+        Error::InvalidParameter { parameter, value: value.to_string(), limit: limit.into() }
+    }
+
+    pub(crate) fn encoding(reason: impl std::fmt::Display) -> Self {
+        Error::Serialization { message: None, reason: format!("cannot encode the body: {reason}") }
+    }
+
+    pub(crate) fn decoding(id: &MessageId, reason: impl std::fmt::Display) -> Self {
+        let reason =
+            format!("cannot decode message {id}: {reason}; it stays leased and is tried again, then dead-lettered");
+        Error::Serialization { message: Some(id.clone()), reason }
+    }
+
+    pub(crate) fn resolution(identifier: &str, reason: impl Into<String>) -> Self {
+        Error::Resolution { identifier: crate::address::without_secrets(identifier), reason: reason.into() }
+    }
+
+    /// A short, stable name of the variant: the `error` label of the metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Error::ReceiptHandleExpired { .. } => "receipt_handle_expired",
+            Error::MailboxFull { .. } => "mailbox_full",
+            Error::Serialization { .. } => "serialization",
+            Error::Connection { .. } => "connection",
+            Error::InvalidParameter { .. } => "invalid_parameter",
+            Error::Resolution { .. } => "resolution",
+            Error::ReplyTimeout { .. } => "reply_timeout",
+            Error::ReplyExpired { .. } => "reply_expired",
+            Error::ReplyCancelled { .. } => "reply_cancelled",
+            Error::ReplyAlreadySent { .. } => "reply_already_sent",
+            Error::ReplyExpected { .. } => "reply_expected",
+            Error::NoReplyChannel { .. } => "no_reply_channel",
+            Error::ReplyMailboxUnavailable { .. } => "reply_mailbox_unavailable",
+            Error::Closed { .. } => "closed",
+            Error::Unsupported { .. } => "unsupported",
+        }
+    }
+}

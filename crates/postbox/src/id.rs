@@ -1,0 +1,207 @@
+//! Identifiers: of a message, of a reply, of a delivery.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rand::RngExt as _;
+use uuid::Uuid;
+
+/// Either a UUID, which costs no allocation, or whatever text a server or another program made.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Repr {
+    Uuid([u8; 16]),
+    Text(Arc<str>),
+}
+
+impl Repr {
+    /// A text that is the canonical form of a UUID is that UUID, so that equal texts are equal identifiers.
+    fn parse(text: &str) -> Self {
+        match Uuid::try_parse(text) {
+            Ok(uuid) if uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text => {
+                Repr::Uuid(uuid.into_bytes())
+            }
+            _ => Repr::Text(text.into()),
+        }
+    }
+}
+
+impl Repr {
+    fn is(&self, text: &str) -> bool {
+        match self {
+            Repr::Uuid(bytes) => Uuid::from_bytes(*bytes).hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text,
+            Repr::Text(own) => **own == *text,
+        }
+    }
+}
+
+impl fmt::Display for Repr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Repr::Uuid(bytes) => f.pad(Uuid::from_bytes(*bytes).hyphenated().encode_lower(&mut Uuid::encode_buffer())),
+            Repr::Text(text) => f.pad(text),
+        }
+    }
+}
+
+/// A new UUID of version 7: ordered by time to the millisecond, and not to be guessed.
+pub(crate) fn new_uuid() -> Uuid {
+    let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+    uuid_at(millis)
+}
+
+pub(crate) fn uuid_at(millis: u64) -> Uuid {
+    let random: u128 = rand::rng().random();
+    let [.., a, b, c, d, e, f, g, h, i, j] = random.to_be_bytes();
+    uuid::Builder::from_unix_timestamp_millis(millis, &[a, b, c, d, e, f, g, h, i, j]).into_uuid()
+}
+
+macro_rules! identifier {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Repr);
+
+        impl $name {
+            /// The identifier as a number, if it is a UUID.
+            pub fn as_u128(&self) -> Option<u128> {
+                match &self.0 {
+                    Repr::Uuid(bytes) => Some(u128::from_be_bytes(*bytes)),
+                    Repr::Text(_) => None,
+                }
+            }
+
+            /// The identifier with this number.
+            pub const fn from_u128(number: u128) -> Self {
+                $name(Repr::Uuid(number.to_be_bytes()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                $name(Repr::parse(text))
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                $name(Repr::parse(&text))
+            }
+        }
+
+        impl From<Uuid> for $name {
+            fn from(uuid: Uuid) -> Self {
+                $name(Repr::Uuid(uuid.into_bytes()))
+            }
+        }
+
+        impl From<&$name> for $name {
+            fn from(id: &$name) -> Self {
+                id.clone()
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = std::convert::Infallible;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Ok(text.into())
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                self.0.is(other)
+            }
+        }
+
+        impl PartialEq<&str> for $name {
+            fn eq(&self, other: &&str) -> bool {
+                self.0.is(other)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(deserializer)?;
+                Ok((&*text).into())
+            }
+        }
+    };
+}
+
+identifier! {
+    /// Names a message, from `send` to every delivery of it. Made by the sender, unique.
+    ///
+    /// ```
+    /// use postbox::MessageId;
+    ///
+    /// let id = MessageId::from("0190a6e0-0000-7000-8000-000000000001");
+    /// assert_eq!(id.to_string().parse(), Ok(id));
+    /// ```
+    MessageId
+}
+
+identifier! {
+    /// Names a reply that is awaited. Whoever knows it can wait for the reply, in any process.
+    ///
+    /// ```
+    /// let id = postbox::ReplyId::from("0190a6e0-0000-7000-8000-000000000001");
+    /// assert_eq!(id, "0190a6e0-0000-7000-8000-000000000001");
+    /// ```
+    ReplyId
+}
+
+identifier! {
+    /// Proof of one delivery of a message. Opaque, another one for each delivery.
+    ///
+    /// ```
+    /// let handle = postbox::ReceiptHandle::from("opaque");
+    /// assert_eq!(handle.to_string(), "opaque");
+    /// ```
+    ReceiptHandle
+}
+
+impl MessageId {
+    /// A new one.
+    pub fn new() -> Self {
+        new_uuid().into()
+    }
+}
+
+impl Default for MessageId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ReplyId {
+    /// A new one.
+    pub fn new() -> Self {
+        new_uuid().into()
+    }
+}
+
+impl Default for ReplyId {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,431 @@
+//! One mailbox in memory.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use postbox_core::{Held, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Stale, ThreadSafe, Ticket, WaitQueue};
+use smallvec::SmallVec;
+
+use super::{DEDUPLICATION_WINDOW, Space};
+use crate::address::MailboxName;
+use crate::backend::{
+    Batch, ByteMailbox, Counts, DeadLetter, Delivery, Headers, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
+    Visibility,
+};
+use crate::clock::{Alarm, Clock, Moment};
+use crate::codec::ContentType;
+use crate::error::Error;
+use crate::id::{MessageId, ReceiptHandle};
+use crate::operation::Answer;
+
+/// What is stored of a message; the ledger keeps its id, times and counts.
+#[derive(Clone, Debug)]
+struct Stored {
+    body: Bytes,
+    content_type: ContentType,
+    headers: Option<Arc<Headers>>,
+}
+
+/// The mailbox itself, shared by its handles.
+///
+/// A waiting receiver registers in the critical section that saw nothing to deliver; whoever makes something
+/// deliverable notifies one waiter per message, in the same section, and wakes them after it. One alarm, set while
+/// somebody waits, rings when the next lease or delay ends.
+pub(super) struct Store {
+    name: MailboxName,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    waiting: WaitQueue<ThreadSafe>,
+    handles: AtomicUsize,
+}
+
+struct State {
+    ledger: Ledger<Stored>,
+    alarm: Option<(Moment, Alarm)>,
+    idle_expiry: Option<Duration>,
+}
+
+type Wakers = SmallVec<[Waker; 1]>;
+
+impl Store {
+    pub(super) fn new(name: MailboxName, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let options = LedgerOptions { deduplication_window: nanos(DEDUPLICATION_WINDOW), ..LedgerOptions::default() };
+        Arc::new(Store {
+            name,
+            clock,
+            state: Mutex::new(State { ledger: Ledger::new(options), alarm: None, idle_expiry: None }),
+            waiting: WaitQueue::new(),
+            handles: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn name(&self) -> &MailboxName {
+        &self.name
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.handles.load(Ordering::SeqCst) == 0
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        state.ledger.advance(now.as_nanos());
+        state.ledger.is_empty()
+    }
+
+    pub(super) fn idle_expiry(&self) -> Option<Duration> {
+        self.lock().idle_expiry
+    }
+
+    /// Nothing of the caller's runs under the lock, so poisoning says nothing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something to the ledger, and wakes who has something to get because of it.
+    fn act<R>(self: &Arc<Self>, act: impl FnOnce(&mut Ledger<Stored>, u64) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.clock.now().as_nanos();
+        let before = state.ledger.surfaced();
+        let result = act(&mut state.ledger, now);
+        if self.waiting.is_waiting() {
+            let wakers = self.notify(&mut state, before);
+            drop(state);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+        result
+    }
+
+    /// Takes out a waiter for each message that has become deliverable since `before`, and sets the alarm for the others.
+    #[cold]
+    fn notify(self: &Arc<Self>, state: &mut State, before: u64) -> Wakers {
+        let news = (state.ledger.surfaced() - before).min(state.ledger.deliverable() as u64);
+        let wakers = (0..news).map_while(|_| self.waiting.notify_one()).collect();
+        self.set_alarm(state);
+        wakers
+    }
+
+    /// Lets the alarm ring when the next message becomes deliverable by itself, if somebody waits for that.
+    fn set_alarm(self: &Arc<Self>, state: &mut State) {
+        let due = state.ledger.next_due().filter(|_| self.waiting.is_waiting()).map(Moment::from_nanos);
+        if state.alarm.as_ref().map(|(at, _)| *at) != due {
+            if let Some((_, alarm)) = state.alarm.take() {
+                self.clock.cancel_alarm(alarm);
+            }
+            state.alarm = due.map(|at| (at, self.clock.set_alarm(at, Waker::from(Arc::clone(self)))));
+        }
+    }
+}
+
+/// The alarm rings.
+impl Wake for Store {
+    fn wake(self: Arc<Self>) {
+        self.lock().alarm = None;
+        self.act(|ledger, now| ledger.advance(now));
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A handle of a mailbox in memory.
+pub(crate) struct MemoryMailbox {
+    store: Arc<Store>,
+    space: Arc<Space>,
+}
+
+impl Clone for MemoryMailbox {
+    fn clone(&self) -> Self {
+        MemoryMailbox::new(Arc::clone(&self.store), Arc::clone(&self.space))
+    }
+}
+
+impl Drop for MemoryMailbox {
+    fn drop(&mut self) {
+        if self.store.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.space.abandoned(&self.store);
+        }
+    }
+}
+
+impl fmt::Debug for MemoryMailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryMailbox").field("name", &self.store.name).finish_non_exhaustive()
+    }
+}
+
+impl MemoryMailbox {
+    pub(super) fn new(store: Arc<Store>, space: Arc<Space>) -> Self {
+        store.handles.fetch_add(1, Ordering::SeqCst);
+        MemoryMailbox { store, space }
+    }
+
+    pub(super) fn configure(&self, settings: &MailboxSettings) {
+        let mut state = self.store.lock();
+        let mut options = *state.ledger.options();
+        options.max_size = settings.max_size.or(options.max_size);
+        options.max_deliveries = settings.max_deliveries.or(options.max_deliveries);
+        if let Some(window) = settings.deduplication_window {
+            options.deduplication_window = nanos(window);
+        }
+        state.ledger.set_options(options);
+        state.idle_expiry = settings.idle_expiry.or(state.idle_expiry);
+    }
+
+    /// Ends a lease at once, as if its time were up.
+    #[cfg(feature = "testing")]
+    pub(crate) fn expire(&self, handle: &ReceiptHandle) -> bool {
+        let receipt = receipt_of(handle);
+        self.store.act(|ledger, now| ledger.give_back(now, receipt, now).is_ok())
+    }
+
+    fn each<T>(
+        &self,
+        entries: Batch<T>,
+        mut act: impl FnMut(&mut Ledger<Stored>, u64, T) -> Result<(), Error>,
+    ) -> Answer<Batch<Result<(), Error>>> {
+        Answer::ready(self.store.act(|ledger, now| entries.into_iter().map(|entry| act(ledger, now, entry)).collect()))
+    }
+}
+
+fn receipt_of(handle: &ReceiptHandle) -> postbox_core::Receipt {
+    // A handle of another backend is good for nothing here.
+    postbox_core::Receipt::from_bits(handle.as_u128().unwrap_or(u128::MAX))
+}
+
+fn expired(receipt: Receipt) -> impl FnOnce(Stale) -> Error {
+    move |Stale| Error::ReceiptHandleExpired { id: receipt.id }
+}
+
+fn delivery(held: Held<'_, Stored>) -> Delivery {
+    Delivery {
+        id: MessageId::from_u128(held.id),
+        body: held.message.body.clone(),
+        content_type: held.message.content_type.clone(),
+        headers: held.message.headers.clone(),
+        receipt_handle: ReceiptHandle::from_u128(held.receipt.to_bits()),
+        delivery_count: held.deliveries,
+        enqueued_at: Moment::from_nanos(held.sent_at),
+    }
+}
+
+fn store_one(ledger: &mut Ledger<Stored>, now: u64, name: &MailboxName, message: Outgoing) -> Result<MessageId, Error> {
+    let Some(id) = message.id.as_u128() else {
+        return Err(Error::invalid("message id", &message.id, "a UUID"));
+    };
+    let posting = Posting {
+        id,
+        message: Stored { body: message.body, content_type: message.content_type, headers: message.headers },
+        visible_at: if message.delay.is_zero() { 0 } else { now.saturating_add(nanos(message.delay)) },
+        expires_at: message.expires_in.map(|after| now.saturating_add(nanos(after))),
+        group: message.group.as_deref(),
+        deduplication: message.deduplication.as_deref(),
+    };
+    match ledger.send(now, posting) {
+        Ok(Posted::Stored) => Ok(message.id),
+        Ok(Posted::Duplicate(first)) => Ok(MessageId::from_u128(first)),
+        Err(LedgerFull(_)) => {
+            let most = ledger.options().max_size.unwrap_or_default();
+            Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })
+        }
+    }
+}
+
+impl ByteMailbox for MemoryMailbox {
+    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+        Answer::ready(self.store.act(|ledger, now| {
+            messages.into_iter().map(|message| store_one(ledger, now, &self.store.name, message)).collect()
+        }))
+    }
+
+    fn receive(&self, request: Receive) -> Answer<Result<Batch<Delivery>, Error>> {
+        let deliveries = self.store.act(|ledger, now| take(ledger, now, &request));
+        if !deliveries.is_empty() || request.wait.is_zero() {
+            return Answer::ready(Ok(deliveries));
+        }
+        let deadline = self.store.clock.now().after(request.wait);
+        Answer::from_future(LongPoll { mailbox: self.clone(), request, deadline, ticket: None, alarm: None })
+    }
+
+    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+        // What was stored is dropped after the lock is released.
+        let mut gone: Batch<Stored> = Batch::new();
+        self.each(receipts, |ledger, now, receipt| {
+            gone.push(ledger.acknowledge(now, receipt_of(&receipt.handle)).map_err(expired(receipt))?);
+            Ok(())
+        })
+    }
+
+    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+        self.each(changes, |ledger, now, (receipt, visibility)| {
+            let handle = receipt_of(&receipt.handle);
+            match visibility {
+                Visibility::Return(after) => ledger.give_back(now, handle, now.saturating_add(nanos(after))),
+                Visibility::Extend(by) => ledger.extend(now, handle, now.saturating_add(nanos(by))),
+            }
+            .map_err(expired(receipt))
+        })
+    }
+
+    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+        self.each(letters, |ledger, now, (receipt, reason)| {
+            ledger.dead_letter(now, receipt_of(&receipt.handle), Cow::Owned(reason)).map_err(expired(receipt))
+        })
+    }
+
+    fn purge(&self) -> Answer<Result<u64, Error>> {
+        let (many, gone) = self.store.act(|ledger, now| ledger.purge(now));
+        drop(gone);
+        Answer::ready(Ok(many as u64))
+    }
+
+    fn counts(&self) -> Answer<Result<Counts, Error>> {
+        let tally = self.store.act(|ledger, now| ledger.tally(now));
+        let [ready, delayed, in_flight, dead] =
+            [tally.ready, tally.delayed, tally.leased, tally.dead].map(|many| many as u64);
+        Answer::ready(Ok(Counts::new(ready, delayed, in_flight, dead)))
+    }
+
+    fn create(&self) -> Answer<Result<(), Error>> {
+        Answer::ready(Ok(()))
+    }
+
+    fn delete(&self) -> Answer<Result<(), Error>> {
+        let gone = {
+            let mut state = self.store.lock();
+            let options =
+                LedgerOptions { deduplication_window: nanos(DEDUPLICATION_WINDOW), ..LedgerOptions::default() };
+            // A receipt of before must not be good for a delivery of after: purged, not made anew.
+            let now = self.store.clock.now().as_nanos();
+            let gone = (state.ledger.purge(now), state.ledger.purge_dead());
+            state.ledger.forget_deduplication();
+            state.ledger.set_options(options);
+            gone
+        };
+        drop(gone);
+        Answer::ready(Ok(()))
+    }
+
+    fn cancel(&self, id: MessageId) -> Answer<Result<bool, Error>> {
+        let gone = id.as_u128().and_then(|id| self.store.act(|ledger, now| ledger.cancel(now, id)));
+        Answer::ready(Ok(gone.is_some()))
+    }
+
+    fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
+        let mut shown = Vec::new();
+        self.store.act(|ledger, now| ledger.peek(now, max, |held| shown.push(delivery(held))));
+        Answer::ready(Ok(shown))
+    }
+
+    fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
+        let letters = self.store.act(|ledger, now| {
+            ledger.advance(now);
+            let shown = ledger.dead().take(max).map(|dead| {
+                let receipt = postbox_core::Receipt::from_bits(u128::MAX);
+                let (deliveries, sent_at) = (dead.deliveries, dead.sent_at);
+                let held = Held { id: dead.id, message: &dead.message, receipt, deliveries, sent_at };
+                DeadLetter::new(delivery(held), Moment::from_nanos(dead.died_at), dead.reason.clone())
+            });
+            shown.collect()
+        });
+        Answer::ready(Ok(letters))
+    }
+
+    fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
+        let moved = self.store.act(|ledger, now| match &which {
+            Redrive::UpTo(max) => ledger.redrive(now, *max) as u64,
+            Redrive::One(id) => id.as_u128().map_or(0, |id| u64::from(ledger.redrive_one(now, id))),
+        });
+        Answer::ready(Ok(moved))
+    }
+
+    fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
+        let gone = self.store.act(|ledger, now| {
+            ledger.advance(now);
+            ledger.purge_dead()
+        });
+        Answer::ready(Ok(gone.len() as u64))
+    }
+}
+
+fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive) -> Batch<Delivery> {
+    let mut taken = Batch::new();
+    ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| taken.push(delivery(held)));
+    taken
+}
+
+/// A receive that waits.
+struct LongPoll {
+    mailbox: MemoryMailbox,
+    request: Receive,
+    deadline: Moment,
+    ticket: Option<Ticket>,
+    /// The end of the wait, with the waker that it wakes.
+    alarm: Option<(Alarm, Waker)>,
+}
+
+impl Future for LongPoll {
+    type Output = Result<Batch<Delivery>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let store = &this.mailbox.store;
+        let clock = &store.clock;
+        // Set before the look, so that a clock that is moved in between is not missed.
+        if this.alarm.as_ref().is_none_or(|(_, waker)| !waker.will_wake(context.waker())) {
+            let alarm = clock.set_alarm(this.deadline, context.waker().clone());
+            if let Some((old, _)) = this.alarm.replace((alarm, context.waker().clone())) {
+                clock.cancel_alarm(old);
+            }
+        }
+        let waker = context.waker().clone();
+        let mut state = store.lock();
+        let now = clock.now();
+        let before = state.ledger.surfaced();
+        let taken = take(&mut state.ledger, now.as_nanos(), &this.request);
+        let is_over = !taken.is_empty() || now >= this.deadline;
+        let unneeded = if is_over {
+            store.waiting.remove(&mut this.ticket)
+        } else {
+            store.waiting.register(&mut this.ticket, waker)
+        };
+        // What came up by itself and was not taken is for others; and this one may wait for what is due next.
+        let wakers = store.notify(&mut state, before);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        drop(unneeded);
+        if is_over { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+    }
+}
+
+impl Drop for LongPoll {
+    fn drop(&mut self) {
+        let store = &self.mailbox.store;
+        if let Some((alarm, _)) = self.alarm.take() {
+            store.clock.cancel_alarm(alarm);
+        }
+        let had_ticket = self.ticket.is_some();
+        if !had_ticket {
+            return;
+        }
+        let mut state = store.lock();
+        let waker = store.waiting.remove(&mut self.ticket);
+        // It was notified and did not come to look: somebody else must.
+        let next = if waker.is_none() && state.ledger.deliverable() > 0 { store.waiting.notify_one() } else { None };
+        store.set_alarm(&mut state);
+        drop(state);
+        drop(waker);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}

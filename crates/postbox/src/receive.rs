@@ -1,0 +1,254 @@
+//! Receiving: a builder that is awaited, or blocks, and a stream.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use tracing::warn;
+
+use crate::backend::{Batch, Delivery, Receipt, Receive, Visibility};
+use crate::codec::Decode;
+use crate::core::{Core, check_duration};
+use crate::dispatcher::MailboxEvent;
+use crate::error::Error;
+use crate::message::Message;
+use crate::operation::{Answer, Operation, Verb, awaitable};
+use crate::runtime;
+
+/// After how many deliveries a body that cannot be decoded goes to the dead letters, where the mailbox has no limit of
+/// its own: it must not circle for ever.
+pub const UNDECODABLE_DELIVERIES: u32 = 5;
+
+/// What to receive: [`Mailbox::receive`](crate::Mailbox::receive).
+#[must_use = "nothing is received unless it is awaited, or `blocking`"]
+pub struct ReceiveMessages<T, R, C> {
+    core: Arc<Core>,
+    request: Receive,
+    types: PhantomData<fn() -> (T, R, C)>,
+}
+
+impl<T, R, C> std::fmt::Debug for ReceiveMessages<T, R, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveMessages").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl<T, R, C> ReceiveMessages<T, R, C> {
+    pub(crate) const fn new(core: Arc<Core>) -> Self {
+        let request = Receive { max: 1, visibility: Duration::from_secs(30), wait: Duration::ZERO };
+        ReceiveMessages { core, request, types: PhantomData }
+    }
+
+    /// At most so many. 1 unless it is set.
+    pub fn max_messages(mut self, max: usize) -> Self {
+        self.request.max = max;
+        self
+    }
+
+    /// For how long the messages are leased to the caller. 30 seconds unless it is set.
+    pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
+        self.request.visibility = timeout;
+        self
+    }
+
+    /// How long to wait if there is no message. Not at all unless it is set.
+    pub fn wait_time(mut self, wait: Duration) -> Self {
+        self.request.wait = wait;
+        self
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let (core, request) = (&self.core, &self.request);
+        core.check_batch("max_messages", request.max)?;
+        check_duration("visibility_timeout", request.visibility, core.limits.max_visibility)?;
+        check_duration("wait_time", request.wait, core.limits.max_wait)
+    }
+}
+
+impl<T, R, C> Verb for ReceiveMessages<T, R, C>
+where
+    T: Send + 'static,
+    R: 'static,
+    C: Decode<T>,
+{
+    type Output = Result<Vec<Message<T, R, C>>, Error>;
+
+    fn start(self) -> Answer<Self::Output> {
+        if let Err(error) = self.check() {
+            return Answer::ready(Err(error));
+        }
+        let core = Arc::clone(&self.core);
+        match core.receive(self.request).split() {
+            Ok(result) => Answer::ready(result.and_then(|deliveries| decode_all(&core, deliveries))),
+            Err(future) => Answer::from_future(async move {
+                // Decoded once the future is done, so that no message waits in it between two polls.
+                future.await.and_then(|deliveries| decode_all(&core, deliveries))
+            }),
+        }
+    }
+}
+
+awaitable!(ReceiveMessages<T, R, C> where T: Send + 'static, R: 'static, C: Decode<T>);
+
+fn decode_all<T, R, C: Decode<T>>(
+    core: &Arc<Core>,
+    deliveries: Batch<Delivery>,
+) -> Result<Vec<Message<T, R, C>>, Error> {
+    let mut messages = Vec::with_capacity(deliveries.len());
+    let mut bad = None;
+    for delivery in deliveries {
+        match decode::<T, C>(&delivery) {
+            Ok(body) => messages.push(Message::new(Arc::clone(core), delivery, body)),
+            Err(error) => {
+                undecodable(core, delivery, &error);
+                bad = bad.or(Some(error));
+            }
+        }
+    }
+    match bad {
+        Some(error) if messages.is_empty() => Err(error),
+        _ => Ok(messages),
+    }
+}
+
+pub(crate) fn decode<T, C: Decode<T>>(delivery: &Delivery) -> Result<T, Error> {
+    if !C::reads(&delivery.content_type) {
+        let (found, expected) = (&delivery.content_type, C::CONTENT_TYPE);
+        return Err(Error::decoding(&delivery.id, format!("it is {found}, and this mailbox reads {expected}")));
+    }
+    C::decode(&delivery.body).map_err(|reason| Error::decoding(&delivery.id, reason))
+}
+
+/// It stays leased and comes back when its time is up, until its deliveries are spent.
+fn undecodable(core: &Arc<Core>, delivery: Delivery, error: &Error) {
+    let Delivery { id, delivery_count, receipt_handle: handle, .. } = delivery;
+    let reason = error.to_string();
+    core.meters.undecodable.increment(1);
+    warn!(mailbox = %core.name, %id, delivery_count, reason, "undecodable");
+    core.tell(|mailbox| MailboxEvent::Undecodable { mailbox, id: id.clone(), delivery_count, reason: reason.clone() });
+    if delivery_count >= core.max_deliveries.unwrap_or(UNDECODABLE_DELIVERIES) {
+        in_background(core.dead_letter(Batch::from_buf([(Receipt { id, handle }, reason)])));
+    }
+}
+
+/// Lets an act go on without anybody waiting for it.
+pub(crate) fn in_background<T: Send + 'static>(answer: Answer<T>) {
+    if let Err(future) = answer.split() {
+        runtime::spawn(async move {
+            future.await;
+        });
+    }
+}
+
+/// Messages without end: [`Mailbox::stream`](crate::Mailbox::stream).
+///
+/// It ends when the mailbox is closed. After an error it goes on: whoever sees a failure that will not pass stops
+/// polling. Messages that it had fetched and not handed out are given back when it is dropped.
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct MessageStream<T, R, C>
+where
+    T: Send + 'static,
+    R: 'static,
+    C: Decode<T>,
+{
+    core: Arc<Core>,
+    request: Receive,
+    running: Option<Operation<ReceiveMessages<T, R, C>>>,
+    fetched: VecDeque<Message<T, R, C>>,
+}
+
+impl<T, R, C> MessageStream<T, R, C>
+where
+    T: Send + 'static,
+    R: 'static,
+    C: Decode<T>,
+{
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        let wait = Duration::from_secs(20).min(core.limits.max_wait);
+        let request = Receive { max: 1, visibility: Duration::from_secs(30), wait };
+        MessageStream { core, request, running: None, fetched: VecDeque::new() }
+    }
+
+    /// Fetches up to so many at once. Their leases run while they wait to be handed out. 1 unless it is set.
+    pub fn max_messages(mut self, max: usize) -> Self {
+        self.request.max = max;
+        self
+    }
+
+    /// For how long each message is leased. 30 seconds unless it is set.
+    pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
+        self.request.visibility = timeout;
+        self
+    }
+}
+
+impl<T, R, C> Unpin for MessageStream<T, R, C>
+where
+    T: Send + 'static,
+    R: 'static,
+    C: Decode<T>,
+{
+}
+
+impl<T, R, C> Stream for MessageStream<T, R, C>
+where
+    T: Send + 'static,
+    R: 'static,
+    C: Decode<T>,
+{
+    type Item = Result<Message<T, R, C>, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(message) = self.fetched.pop_front() {
+                return Poll::Ready(Some(Ok(message)));
+            }
+            if self.running.is_none() {
+                if self.core.closed.is_cancelled() {
+                    return Poll::Ready(None);
+                }
+                let receive =
+                    ReceiveMessages { core: Arc::clone(&self.core), request: self.request, types: PhantomData };
+                self.running = Some(Operation::new(receive));
+            }
+            let Some(running) = &mut self.running else { continue };
+            let result = std::task::ready!(Pin::new(running).poll(context));
+            self.running = None;
+            match result {
+                Ok(messages) => self.fetched.extend(messages),
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+    }
+}
+
+impl<T, R, C> Drop for MessageStream<T, R, C>
+where
+    T: Send + 'static,
+    R: 'static,
+    C: Decode<T>,
+{
+    fn drop(&mut self) {
+        if self.fetched.is_empty() {
+            return;
+        }
+        let back = self.fetched.drain(..).map(|message| (message.receipt(), Visibility::Return(Duration::ZERO)));
+        in_background(self.core.set_visibility(back.collect()));
+    }
+}
+
+impl<T, R, C> std::fmt::Debug for MessageStream<T, R, C>
+where
+    T: Send + 'static,
+    R: 'static,
+    C: Decode<T>,
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageStream").field("fetched", &self.fetched.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,334 @@
+//! Sending: builders that are awaited, or block.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::backend::{Batch, Headers, Outgoing};
+use crate::codec::{CodecError, ContentType};
+use crate::core::{Core, check_duration, only};
+use crate::error::Error;
+use crate::id::{MessageId, ReplyId};
+use crate::operation::{Answer, Verb, awaitable};
+use crate::reply::Reply;
+use crate::trace::{TRACEPARENT, TraceContext};
+
+/// Attributes whose names start so belong to Postbox.
+pub(crate) const RESERVED: &str = "postbox.";
+
+/// A message being described. Encoded at the call; errors show when it is sent.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    body: Result<Bytes, CodecError>,
+    content_type: ContentType,
+    id: Option<MessageId>,
+    headers: Headers,
+    delay: Duration,
+    expires_in: Option<Duration>,
+    group: Option<String>,
+    deduplication: Option<String>,
+}
+
+impl Draft {
+    pub(crate) fn new(body: Result<Bytes, CodecError>, content_type: ContentType) -> Self {
+        Draft {
+            body,
+            content_type,
+            id: None,
+            headers: Headers::default(),
+            delay: Duration::ZERO,
+            expires_in: None,
+            group: None,
+            deduplication: None,
+        }
+    }
+
+    /// The message, if all of it is allowed.
+    fn checked(mut self, core: &Core) -> Result<Outgoing, Error> {
+        let limits = &core.limits;
+        check_duration("delay", self.delay, limits.max_delay)?;
+        if let Some(after) = self.expires_in {
+            check_duration("expires_in", after, limits.max_delay)?;
+        }
+        for (wanted, allowed, operation) in [
+            (self.group.is_some(), limits.groups, "deliver by message group"),
+            (self.deduplication.is_some(), limits.deduplication, "deduplicate"),
+            (self.expires_in.is_some(), limits.expiry, "let a message expire by itself"),
+        ] {
+            if wanted && !allowed {
+                return Err(core.unsupported(operation));
+            }
+        }
+        for (parameter, id) in [("group", &self.group), ("deduplication_id", &self.deduplication)] {
+            if let Some(id) = id.as_ref().filter(|id| !(1..=128).contains(&id.len())) {
+                return Err(Error::invalid(parameter, format!("{id:?}"), "1 to 128 bytes"));
+            }
+        }
+        self.headers.attributes.iter().try_for_each(|(name, value)| check_attribute(name, value))?;
+        if let Some(context) = TraceContext::current() {
+            // What a handler sends belongs to the trace of its message.
+            self.headers.attributes.entry(TRACEPARENT.into()).or_insert_with(|| context.child().to_string());
+        }
+        let body = self.body.map_err(Error::encoding)?;
+        if let Some(most) = limits.max_message_size {
+            let attributes = self.headers.attributes.iter().map(|(name, value)| name.len() + value.len());
+            let size = body.len() + attributes.sum::<usize>() + self.headers.reply_to.as_ref().map_or(0, String::len);
+            if size > most {
+                return Err(Error::invalid("message size", format!("{size} bytes"), format!("up to {most} bytes")));
+            }
+        }
+        let mut message = Outgoing::new(body, self.content_type);
+        if let Some(id) = self.id {
+            message.id = id;
+        }
+        message.headers = (self.headers != Headers::default()).then(|| Arc::new(self.headers));
+        message.delay = self.delay;
+        message.expires_in = self.expires_in;
+        message.group = self.group;
+        message.deduplication = self.deduplication;
+        Ok(message)
+    }
+}
+
+fn check_attribute(name: &str, value: &str) -> Result<(), Error> {
+    const RULE: &str =
+        "names have 1 to 256 characters of A-Z a-z 0-9 . _ - and do not start with postbox.; values have up to 256 KiB";
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_name = (1..=256).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with(RESERVED);
+    if is_name && value.len() <= 256 * 1024 {
+        Ok(())
+    } else {
+        Err(Error::invalid("attribute", format!("{name:?}"), RULE))
+    }
+}
+
+/// The options that every send has.
+macro_rules! options {
+    () => {
+        /// Keeps the message invisible for so long.
+        pub fn delay(mut self, delay: Duration) -> Self {
+            self.draft.delay = delay;
+            self
+        }
+
+        /// Where an answer should go: a name, or a URI. Whoever handles the message resolves it.
+        pub fn reply_to(mut self, address: impl Into<String>) -> Self {
+            self.draft.headers.reply_to = Some(address.into());
+            self
+        }
+
+        /// Writes an attribute on the message. Names that start with `postbox.` are reserved.
+        pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+            self.draft.headers.attributes.insert(name.into(), value.into());
+            self
+        }
+
+        /// Drops the message after so long, unless it is being delivered then.
+        pub fn expires_in(mut self, after: Duration) -> Self {
+            self.draft.expires_in = Some(after);
+            self
+        }
+
+        /// Delivers the messages of one group in order, one at a time.
+        pub fn group(mut self, group: impl Into<String>) -> Self {
+            self.draft.group = Some(group.into());
+            self
+        }
+
+        /// Sends with the same deduplication id, within the mailbox's window, are one message.
+        pub fn deduplication_id(mut self, id: impl Into<String>) -> Self {
+            self.draft.deduplication = Some(id.into());
+            self
+        }
+
+        /// Uses this id instead of a new one, so that a retry by the caller is the same message. A UUID.
+        pub fn id(mut self, id: impl Into<MessageId>) -> Self {
+            self.draft.id = Some(id.into());
+            self
+        }
+
+        /// Makes the message part of a trace.
+        pub fn trace_context(self, context: TraceContext) -> Self {
+            self.attribute(TRACEPARENT, context.to_string())
+        }
+    };
+}
+
+/// A message to send: [`Mailbox::send`](crate::Mailbox::send).
+#[derive(Debug)]
+#[must_use = "nothing is sent unless it is awaited, or `blocking`"]
+pub struct SendMessage {
+    core: Arc<Core>,
+    draft: Draft,
+}
+
+impl SendMessage {
+    pub(crate) const fn new(core: Arc<Core>, draft: Draft) -> Self {
+        SendMessage { core, draft }
+    }
+
+    options!();
+}
+
+impl Verb for SendMessage {
+    type Output = Result<MessageId, Error>;
+
+    fn start(self) -> Answer<Self::Output> {
+        match self.draft.checked(&self.core) {
+            Ok(message) => self.core.send(Batch::from_buf([message])).map(only),
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+}
+
+awaitable!(SendMessage);
+
+/// Messages to send at once: [`Mailbox::send_batch`](crate::Mailbox::send_batch).
+#[derive(Debug)]
+#[must_use = "nothing is sent unless it is awaited, or `blocking`"]
+pub struct SendBatch {
+    core: Arc<Core>,
+    bodies: Vec<Result<Bytes, CodecError>>,
+    content_type: ContentType,
+    draft: Draft,
+}
+
+impl SendBatch {
+    pub(crate) fn new(core: Arc<Core>, bodies: Vec<Result<Bytes, CodecError>>, content_type: ContentType) -> Self {
+        let draft = Draft::new(Ok(Bytes::new()), content_type.clone());
+        SendBatch { core, bodies, content_type, draft }
+    }
+
+    /// Keeps the messages invisible for so long.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.draft.delay = delay;
+        self
+    }
+
+    /// Where answers should go: a name, or a URI.
+    pub fn reply_to(mut self, address: impl Into<String>) -> Self {
+        self.draft.headers.reply_to = Some(address.into());
+        self
+    }
+
+    /// Writes an attribute on each message. Names that start with `postbox.` are reserved.
+    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.draft.headers.attributes.insert(name.into(), value.into());
+        self
+    }
+
+    /// Delivers the messages in order, one at a time, with the others of this group.
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.draft.group = Some(group.into());
+        self
+    }
+}
+
+impl Verb for SendBatch {
+    type Output = Result<Vec<Result<MessageId, Error>>, Error>;
+
+    fn start(self) -> Answer<Self::Output> {
+        if self.bodies.is_empty() {
+            return Answer::ready(self.core.check_open().map(|()| Vec::new()));
+        }
+        if let Err(error) = self.core.check_batch("batch size", self.bodies.len()).and_then(|()| self.core.check_open())
+        {
+            return Answer::ready(Err(error));
+        }
+        // What cannot be sent keeps its place in the results.
+        let mut results: Vec<Option<Error>> = Vec::with_capacity(self.bodies.len());
+        let mut messages = Batch::new();
+        for body in self.bodies {
+            let mut draft = Draft::new(body, self.content_type.clone());
+            draft.headers = self.draft.headers.clone();
+            draft.delay = self.draft.delay;
+            draft.group = self.draft.group.clone();
+            match draft.checked(&self.core) {
+                Ok(message) => {
+                    messages.push(message);
+                    results.push(None);
+                }
+                Err(error) => results.push(Some(error)),
+            }
+        }
+        if messages.is_empty() {
+            return Answer::ready(Ok(results.into_iter().flatten().map(Err).collect()));
+        }
+        self.core.send(messages).map(|sent| {
+            let mut sent = sent.into_iter();
+            let merged = results.into_iter().map(|refused| match refused {
+                Some(error) => Err(error),
+                None => sent.next().expect("a verb answers each entry"),
+            });
+            Ok(merged.collect())
+        })
+    }
+}
+
+awaitable!(SendBatch);
+
+/// A request to send: [`Mailbox::send_expecting_reply`](crate::Mailbox::send_expecting_reply).
+#[must_use = "nothing is sent unless it is awaited, or `blocking`"]
+pub struct SendRequest<R, C> {
+    core: Arc<Core>,
+    draft: Draft,
+    reply_timeout: Duration,
+    types: PhantomData<fn() -> (R, C)>,
+}
+
+impl<R, C> std::fmt::Debug for SendRequest<R, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendRequest").field("draft", &self.draft).finish_non_exhaustive()
+    }
+}
+
+impl<R, C> SendRequest<R, C> {
+    /// How long a reply is awaited and kept, unless the request says otherwise.
+    pub const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+
+    pub(crate) const fn new(core: Arc<Core>, draft: Draft) -> Self {
+        SendRequest { core, draft, reply_timeout: Self::REPLY_TIMEOUT, types: PhantomData }
+    }
+
+    /// How long the reply is awaited and kept. 300 seconds unless it is set.
+    pub fn reply_timeout(mut self, timeout: Duration) -> Self {
+        self.reply_timeout = timeout;
+        self
+    }
+
+    options!();
+}
+
+impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
+    type Output = Result<Reply<R, C>, Error>;
+
+    fn start(mut self) -> Answer<Self::Output> {
+        let Some(store) = self.core.replies.clone() else {
+            return Answer::ready(Err(self.core.unsupported("keep replies: open with ?replies=… or .replies(store)")));
+        };
+        if let Err(error) = check_duration("reply_timeout", self.reply_timeout, crate::backend::Limits::LONGEST) {
+            return Answer::ready(Err(error));
+        }
+        let id = ReplyId::new();
+        self.draft.headers.reply = Some(id.clone());
+        let core = self.core;
+        let message = match self.draft.checked(&core).and_then(|message| core.check_open().map(|()| message)) {
+            Ok(message) => message,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let reply = Reply::new(Arc::clone(&store), id.clone(), Arc::clone(&core.clock));
+        store.create(id.clone(), self.reply_timeout).then(move |created| match created {
+            Err(error) => Answer::ready(Err(error)),
+            Ok(false) => Answer::ready(Err(Error::ReplyAlreadySent { id })),
+            Ok(true) => core.send(Batch::from_buf([message])).map(only).then(move |sent| match sent {
+                Ok(_) => Answer::ready(Ok(reply)),
+                // Nobody will ever answer it.
+                Err(error) => store.delete(id).map(|_| Err(error)),
+            }),
+        })
+    }
+}
+
+awaitable!(SendRequest<R, C> where R: 'static, C: 'static);

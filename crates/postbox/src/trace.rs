@@ -1,0 +1,148 @@
+//! W3C trace context, carried from the sender of a message to its handler.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::task::{Context, Poll};
+
+use rand::RngExt as _;
+
+/// The attribute in which the context travels.
+pub const TRACEPARENT: &str = "traceparent";
+/// The attribute in which vendors' state travels with it.
+pub const TRACESTATE: &str = "tracestate";
+
+/// Which trace a piece of work belongs to, and which part of it this is.
+///
+/// While a handler runs, the context of its message is [current](Self::current): what the handler sends belongs to the
+/// same trace by itself. A program with a tracing system of its own sets the attribute by hand:
+/// `send(&body).trace_context(context)`.
+///
+/// ```
+/// use postbox::TraceContext;
+///
+/// let context: TraceContext = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap();
+/// let child = context.child();
+/// assert_eq!(child.trace_id(), context.trace_id());
+/// assert!(context.is_sampled() && child.is_sampled());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    trace_id: u128,
+    span_id: u64,
+    sampled: bool,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<TraceContext>> = const { RefCell::new(None) };
+}
+
+impl TraceContext {
+    /// A new trace.
+    pub fn new() -> Self {
+        let mut random = rand::rng();
+        TraceContext { trace_id: random.random::<u128>().max(1), span_id: random.random::<u64>().max(1), sampled: true }
+    }
+
+    /// Another part of the same trace.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        TraceContext { span_id: rand::rng().random::<u64>().max(1), ..*self }
+    }
+
+    /// The trace.
+    pub const fn trace_id(&self) -> u128 {
+        self.trace_id
+    }
+
+    /// The part of it.
+    pub const fn span_id(&self) -> u64 {
+        self.span_id
+    }
+
+    /// Whether the trace is recorded.
+    pub const fn is_sampled(&self) -> bool {
+        self.sampled
+    }
+
+    /// The context of the work that this thread is doing now.
+    pub fn current() -> Option<Self> {
+        CURRENT.with_borrow(|current| *current)
+    }
+
+    /// Makes this the current context while `future` runs, on whatever thread that is.
+    pub fn scope<F: Future>(self, future: F) -> InTrace<F> {
+        InTrace { context: Some(self), future: Box::pin(future) }
+    }
+}
+
+impl Default for TraceContext {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, u8::from(self.sampled))
+    }
+}
+
+/// The text is not a `traceparent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a W3C traceparent")]
+pub struct NotATraceContext;
+
+impl FromStr for TraceContext {
+    type Err = NotATraceContext;
+
+    fn from_str(text: &str) -> Result<Self, NotATraceContext> {
+        let hex = |part: &str, length: usize| {
+            let lower = part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+            (part.len() == length && lower)
+                .then(|| u128::from_str_radix(part, 16).ok())
+                .flatten()
+                .ok_or(NotATraceContext)
+        };
+        let mut parts = text.split('-');
+        let mut next = || parts.next().ok_or(NotATraceContext);
+        let version = hex(next()?, 2)?;
+        let (trace_id, span_id, flags) = (hex(next()?, 32)?, hex(next()?, 16)?, hex(next()?, 2)?);
+        // Version 0 has just these four parts; a later one may have more.
+        if version == 0xff || trace_id == 0 || span_id == 0 || (version == 0 && parts.next().is_some()) {
+            return Err(NotATraceContext);
+        }
+        Ok(TraceContext { trace_id, span_id: span_id as u64, sampled: flags & 1 == 1 })
+    }
+}
+
+/// A future within a trace.
+#[derive(Debug)]
+pub struct InTrace<F> {
+    context: Option<TraceContext>,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> InTrace<F> {
+    /// Within a trace, or within none.
+    pub(crate) fn new(context: Option<TraceContext>, future: F) -> Self {
+        InTrace { context, future: Box::pin(future) }
+    }
+}
+
+impl<F: Future> Future for InTrace<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        struct Restore(Option<TraceContext>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0.take());
+            }
+        }
+        let _restore = Restore(CURRENT.replace(self.context));
+        self.future.as_mut().poll(context)
+    }
+}
