@@ -124,6 +124,11 @@ impl Alarms {
         self.wakers.remove(&alarm)
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> usize {
+        self.wakers.len()
+    }
+
     pub(crate) fn first(&self) -> Option<Moment> {
         self.wakers.first_key_value().map(|(alarm, _)| alarm.at)
     }

@@ -65,6 +65,8 @@ mod reply_store;
 pub mod resolver;
 mod runtime;
 mod send;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod trace;
 
 pub use self::address::MailboxName;

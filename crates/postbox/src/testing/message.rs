@@ -1,0 +1,152 @@
+//! Messages for tests of handlers.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::codec::{Decode, Encode, Json};
+use crate::connection::Connection;
+use crate::core::{Core, HandleOptions};
+use crate::id::MessageId;
+use crate::mailbox::Mailbox;
+use crate::memory::MemoryBackend;
+use crate::message::Message;
+use crate::reply::Reply;
+use crate::resolver::MailboxResolver;
+
+/// Builds a message as a handler gets it. Its lease is real, on a mailbox of its own: it can be finished, once.
+///
+/// ```
+/// use postbox::testing::{FakeMailboxResolver, MessageBuilder};
+/// use postbox::{Error, Mailbox, Message};
+///
+/// let resolver = FakeMailboxResolver::new();
+/// let message: Message<String> = MessageBuilder::new("work".to_string())
+///     .delivery_count(3)
+///     .reply_to("responses")
+///     .resolver(resolver.clone())
+///     .build();
+/// let responses: Mailbox<u32> = message.reply_mailbox().blocking()?;
+/// responses.send(&7).blocking()?;
+/// message.acknowledge().blocking()?;
+/// assert_eq!(resolver.resolution_log(), ["responses"]);
+/// assert_eq!(resolver.sent::<u32>("responses"), [7]);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "build() makes the message"]
+pub struct MessageBuilder<T> {
+    body: T,
+    id: Option<MessageId>,
+    delivery_count: u32,
+    enqueued_at: Option<SystemTime>,
+    attributes: Vec<(String, String)>,
+    reply_to: Option<String>,
+    resolver: Option<Arc<dyn MailboxResolver>>,
+}
+
+impl<T> MessageBuilder<T> {
+    /// A message with this body.
+    pub const fn new(body: T) -> Self {
+        MessageBuilder {
+            body,
+            id: None,
+            delivery_count: 1,
+            enqueued_at: None,
+            attributes: Vec::new(),
+            reply_to: None,
+            resolver: None,
+        }
+    }
+
+    /// Its id.
+    pub fn id(mut self, id: impl Into<MessageId>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// How often it was delivered.
+    pub fn delivery_count(mut self, count: u32) -> Self {
+        self.delivery_count = count;
+        self
+    }
+
+    /// When it was sent.
+    pub fn enqueued_at(mut self, time: SystemTime) -> Self {
+        self.enqueued_at = Some(time);
+        self
+    }
+
+    /// What the sender wrote on it.
+    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.attributes.push((name.into(), value.into()));
+        self
+    }
+
+    /// Where an answer should go.
+    pub fn reply_to(mut self, address: impl Into<String>) -> Self {
+        self.reply_to = Some(address.into());
+        self
+    }
+
+    /// Where `reply_to` leads. Without it, nowhere.
+    pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
+        self.resolver = Some(Arc::new(resolver));
+        self
+    }
+
+    fn mailbox<R, C>(&self) -> Mailbox<T, R, C> {
+        let connection = Connection::new(MemoryBackend::new());
+        let plain: Mailbox<T, R, C> = connection.mailbox("test").unwrap_or_else(|error| panic!("{error}"));
+        let core = plain.core;
+        let options = HandleOptions { resolver: self.resolver.clone(), ..HandleOptions::default() };
+        let (backend, bytes) = (Arc::clone(&core.backend), Arc::clone(&core.bytes));
+        Mailbox::from_core(Core::with_bytes(backend, bytes, core.name.clone(), options))
+    }
+
+    fn finish<R, C>(self, mailbox: &Mailbox<T, R, C>) -> Message<T, R, C>
+    where
+        T: Send + 'static,
+        R: 'static,
+        C: Decode<T>,
+    {
+        let received = mailbox.receive().blocking().unwrap_or_else(|error| panic!("the body does not decode: {error}"));
+        let mut message = received.into_iter().next().expect("it was sent");
+        message.body = self.body;
+        message.id = self.id.unwrap_or(message.id);
+        message.delivery_count = self.delivery_count;
+        message.enqueued_at = self.enqueued_at.unwrap_or(message.enqueued_at);
+        message.attributes = self.attributes.into_iter().collect();
+        message.reply_to = self.reply_to;
+        message
+    }
+
+    /// The message.
+    ///
+    /// # Panics
+    /// If the body does not survive the codec.
+    pub fn build<R>(self) -> Message<T, R>
+    where
+        T: Send + 'static,
+        R: 'static,
+        Json: Encode<T> + Decode<T>,
+    {
+        let mailbox: Mailbox<T, R, Json> = self.mailbox();
+        mailbox.send(&self.body).blocking().unwrap_or_else(|error| panic!("{error}"));
+        self.finish(&mailbox)
+    }
+
+    /// The message, which expects a reply, and the reply.
+    ///
+    /// # Panics
+    /// If the body does not survive the codec.
+    pub fn build_request<R>(self) -> (Message<T, R>, Reply<R>)
+    where
+        T: Send + 'static,
+        R: 'static,
+        Json: Encode<T> + Decode<T>,
+    {
+        let mailbox: Mailbox<T, R, Json> = self.mailbox();
+        let reply = mailbox.send_expecting_reply(&self.body).blocking().unwrap_or_else(|error| panic!("{error}"));
+        (self.finish(&mailbox), reply)
+    }
+}
