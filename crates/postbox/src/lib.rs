@@ -42,6 +42,7 @@
 //!
 //! In-process mailboxes without leases, and actors: [`shared::mailbox`] and [`actor`].
 
+mod actor_worker;
 mod address;
 mod backend;
 mod cancellation;
@@ -55,6 +56,7 @@ mod error;
 mod id;
 mod lease;
 mod mailbox;
+mod main_loop;
 mod memory;
 mod message;
 mod null;
@@ -63,12 +65,15 @@ mod receive;
 mod reply;
 mod reply_store;
 pub mod resolver;
+mod resources;
 mod runtime;
 mod send;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod trace;
+mod worker;
 
+pub use self::actor_worker::ActorWorker;
 pub use self::address::MailboxName;
 pub use self::backend::*;
 pub use self::cancellation::{Cancellation, Cancelled};
@@ -83,6 +88,7 @@ pub use self::error::Error;
 pub use self::id::{MessageId, ReceiptHandle, ReplyId};
 pub use self::lease::{Finish, KeepAlive, Nack, SendReply};
 pub use self::mailbox::{Mailbox, UntypedMailbox};
+pub use self::main_loop::{Budget, MainLoop, MainLoopRequest, MainLoopResult, RemoteError};
 pub use self::memory::{MemoryBackend, MemoryReplyStore};
 pub use self::message::{Lease, Message};
 pub use self::operation::{Answer, Call, Operation, Verb};
@@ -92,8 +98,12 @@ pub use self::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Reso
 pub use self::resolver::{
     CachePolicy, CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, ResolverStats, UriMailboxFactory,
 };
+pub use self::resources::Resources;
 pub use self::send::{SendBatch, SendMessage, SendRequest};
 pub use self::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
+pub use self::worker::{
+    Backoff, BudgetExceeded, Context, Handler, HandlerError, LoopEvent, LoopHandle, LoopReport, RunLoop, Worker,
+};
 
 /// Layer 1: in-process mailboxes, their traits and futures.
 pub use postbox_core::shared;

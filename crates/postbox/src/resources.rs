@@ -1,0 +1,91 @@
+//! What handlers need, by type.
+
+use std::any::{Any, TypeId, type_name};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+type Shared = Arc<dyn Any + Send + Sync>;
+type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
+
+/// A registry of things that handlers use: clients, pools, settings, a resolver. One of each type.
+///
+/// ```
+/// use postbox::{CompositeResolver, MailboxResolver, Resources};
+/// use std::sync::Arc;
+///
+/// struct Settings { region: &'static str }
+/// struct Client { region: &'static str }
+///
+/// let resources = Resources::new()
+///     .with(Settings { region: "eu" })
+///     // Made when it is first asked for, once.
+///     .provide(|resources| Client { region: resources.get::<Settings>().unwrap().region })
+///     .with::<Arc<dyn MailboxResolver>>(Arc::new(CompositeResolver::new()));
+///
+/// assert_eq!(resources.get::<Client>().unwrap().region, "eu");
+/// assert!(resources.get::<Arc<dyn MailboxResolver>>().is_some());
+/// assert!(resources.get::<String>().is_none());
+/// ```
+#[derive(Clone, Default)]
+pub struct Resources {
+    bindings: Arc<RwLock<HashMap<TypeId, Binding>>>,
+}
+
+#[derive(Clone)]
+struct Binding {
+    name: &'static str,
+    made: Arc<OnceLock<Shared>>,
+    provider: Provider,
+}
+
+impl Resources {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// And this. Whatever was there of its type before is replaced.
+    #[must_use]
+    pub fn with<T: Send + Sync + 'static>(self, resource: T) -> Self {
+        let resource: Shared = Arc::new(resource);
+        self.bind::<T>(Arc::new(move |_| Arc::clone(&resource)));
+        self
+    }
+
+    /// And what `provider` makes, once, when it is first asked for. A provider may ask for other resources, but not for
+    /// its own.
+    #[must_use]
+    pub fn provide<T: Send + Sync + 'static>(self, provider: impl Fn(&Resources) -> T + Send + Sync + 'static) -> Self {
+        self.bind::<T>(Arc::new(move |resources| Arc::new(provider(resources))));
+        self
+    }
+
+    fn bind<T: 'static>(&self, provider: Provider) {
+        let binding = Binding { name: type_name::<T>(), made: Arc::default(), provider };
+        let old = self.bindings.write().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<T>(), binding);
+        drop(old);
+    }
+
+    /// The resource of this type, if there is one.
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        let binding = self.bindings.read().unwrap_or_else(PoisonError::into_inner).get(&TypeId::of::<T>()).cloned()?;
+        let shared = binding.made.get_or_init(|| (binding.provider)(self));
+        Arc::clone(shared).downcast().ok()
+    }
+
+    /// Everything of both; what `other` has goes first.
+    #[must_use]
+    pub(crate) fn overridden_by(&self, other: &Resources) -> Resources {
+        let mut bindings = self.bindings.read().unwrap_or_else(PoisonError::into_inner).clone();
+        bindings.extend(other.bindings.read().unwrap_or_else(PoisonError::into_inner).clone());
+        Resources { bindings: Arc::new(RwLock::new(bindings)) }
+    }
+}
+
+impl fmt::Debug for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bindings = self.bindings.read().unwrap_or_else(PoisonError::into_inner);
+        f.debug_set().entries(bindings.values().map(|binding| binding.name)).finish()
+    }
+}

@@ -1,0 +1,122 @@
+//! Handlers: what a loop calls for each message.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use super::context::Context;
+
+/// Handles messages. An async function of a body and a [`Context`] is one; a type with state implements it.
+///
+/// ```
+/// use postbox::{Context, Handler, Mailbox, Worker};
+///
+/// struct Double;
+///
+/// impl Handler<u32> for Double {
+///     type Output = u32;
+///     type Error = std::convert::Infallible;
+///
+///     async fn handle(&self, number: u32, _context: Context) -> Result<u32, Self::Error> {
+///         Ok(number * 2)
+///     }
+/// }
+///
+/// let requests: Mailbox<u32, u32> = postbox::open("memory://doc-handler").blocking()?;
+/// let reply = requests.send_expecting_reply(&21).blocking()?;
+/// Worker::with_handler(&requests, Double).max_iterations(1).run().blocking()?;
+/// assert_eq!(reply.wait().blocking()?, 42);
+/// # Ok::<(), postbox::Error>(())
+/// ```
+pub trait Handler<T>: Send + Sync + 'static {
+    /// The answer.
+    type Output: Send + 'static;
+    /// What it fails with. A [`HandlerError`] says what to do next; any other is tried again.
+    type Error: fmt::Display + Send + 'static;
+
+    /// Handles a message.
+    fn handle(&self, body: T, context: Context) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
+}
+
+impl<T, F, A, O, E> Handler<T> for F
+where
+    F: Fn(T, Context) -> A + Send + Sync + 'static,
+    A: Future<Output = Result<O, E>> + Send,
+    O: Send + 'static,
+    E: fmt::Display + Send + 'static,
+{
+    type Output = O;
+    type Error = E;
+
+    fn handle(&self, body: T, context: Context) -> impl Future<Output = Result<O, E>> + Send {
+        self(body, context)
+    }
+}
+
+/// A failure that says what becomes of the message.
+///
+/// ```
+/// use postbox::HandlerError;
+/// use std::time::Duration;
+///
+/// let permanent = HandlerError::permanent("no such tenant");   // to the dead letters at once
+/// let later = HandlerError::retry_after("rate limited", Duration::from_secs(30));
+/// assert_eq!(permanent.to_string(), "no such tenant");
+/// # let _ = later;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlerError {
+    message: String,
+    pub(crate) next: Next,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// After the loop's backoff, until the attempts are used up.
+    Retry,
+    /// After so long, until the attempts are used up.
+    RetryAfter(Duration),
+    /// To the dead letters.
+    DeadLetter,
+}
+
+impl HandlerError {
+    /// May pass: tried again after the loop's backoff.
+    pub fn transient(message: impl fmt::Display) -> Self {
+        HandlerError { message: message.to_string(), next: Next::Retry }
+    }
+
+    /// May pass: tried again after so long.
+    pub fn retry_after(message: impl fmt::Display, after: Duration) -> Self {
+        HandlerError { message: message.to_string(), next: Next::RetryAfter(after) }
+    }
+
+    /// Will not pass: the message goes to the dead letters.
+    pub fn permanent(message: impl fmt::Display) -> Self {
+        HandlerError { message: message.to_string(), next: Next::DeadLetter }
+    }
+
+    /// From whatever a handler fails with.
+    pub(crate) fn from_any<E: fmt::Display + 'static>(error: E) -> Self {
+        match (&error as &dyn Any).downcast_ref::<HandlerError>() {
+            Some(own) => own.clone(),
+            None => HandlerError::transient(error),
+        }
+    }
+
+    /// From what a handler panicked with.
+    pub(crate) fn from_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        HandlerError::transient(format_args!("the handler panicked: {}", text.unwrap_or("(no text)")))
+    }
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for HandlerError {}

@@ -1,0 +1,142 @@
+//! Keeps the leases of a loop alive, all of them by one background task.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::backend::{Batch, Receipt, Visibility};
+use crate::cancellation::Cancellation;
+use crate::clock::{Moment, Sleep};
+use crate::core::Core;
+use crate::error::Error;
+use crate::runtime;
+
+/// Leases that are in use. Each is extended when a third of its time has passed, until its cap; what is lost, or has come
+/// to its cap, is told by its token.
+pub(crate) struct Keeper {
+    core: Arc<Core>,
+    visibility: Duration,
+    cap: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    leases: HashMap<u64, Kept>,
+    counter: u64,
+}
+
+struct Kept {
+    receipt: Receipt,
+    extend_at: Moment,
+    /// When the lease ends if it is not extended.
+    ends: Moment,
+    cap_at: Moment,
+    lost: Cancellation,
+}
+
+/// One lease among those of a [`Keeper`]; it is kept until this is dropped.
+pub(crate) struct Keeping {
+    keeper: Arc<Keeper>,
+    number: u64,
+    pub(crate) lost: Cancellation,
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        let gone = self.keeper.lock().leases.remove(&self.number);
+        drop(gone);
+    }
+}
+
+impl Keeper {
+    pub(crate) fn start(core: Arc<Core>, visibility: Duration, cap: Duration) -> Arc<Self> {
+        let keeper = Arc::new(Keeper { core, visibility, cap, state: Mutex::default() });
+        let weak = Arc::downgrade(&keeper);
+        runtime::spawn(async move {
+            while let Some(sleep) = rest(&weak) {
+                sleep.await;
+                if let Some(keeper) = weak.upgrade() {
+                    keeper.extend_due().await;
+                }
+            }
+        });
+        keeper
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a lease that was given at `since`.
+    pub(crate) fn keep(self: &Arc<Self>, receipt: Receipt, since: Moment) -> Keeping {
+        let lost = Cancellation::new();
+        let kept = Kept {
+            receipt,
+            extend_at: since.after(self.visibility / 3),
+            ends: since.after(self.visibility),
+            cap_at: since.after(self.cap),
+            lost: lost.clone(),
+        };
+        let mut state = self.lock();
+        state.counter += 1;
+        let number = state.counter;
+        state.leases.insert(number, kept);
+        drop(state);
+        Keeping { keeper: Arc::clone(self), number, lost }
+    }
+
+    /// Keeps no lease any more, and tells their handlers.
+    pub(crate) fn forget(&self) {
+        let leases = std::mem::take(&mut self.lock().leases);
+        leases.values().for_each(|kept| kept.lost.cancel());
+    }
+
+    async fn extend_due(&self) {
+        let now = self.core.clock.now();
+        let mut due = Vec::new();
+        let mut lost = Vec::new();
+        {
+            let state = self.lock();
+            for (number, kept) in &state.leases {
+                if now >= kept.ends || now >= kept.cap_at {
+                    lost.push(kept.lost.clone());
+                } else if now >= kept.extend_at {
+                    // Not past the cap: then somebody else may have the message.
+                    let by = self.visibility.min(now.until(kept.cap_at));
+                    due.push((*number, kept.receipt.clone(), by));
+                }
+            }
+        }
+        lost.iter().for_each(Cancellation::cancel);
+        for batch in due.chunks(self.core.limits.max_batch) {
+            let changes: Batch<_> =
+                batch.iter().map(|(_, receipt, by)| (receipt.clone(), Visibility::Extend(*by))).collect();
+            let results = self.core.set_visibility(changes).await;
+            let mut lost = Vec::new();
+            {
+                let mut state = self.lock();
+                for ((number, _, by), result) in batch.iter().zip(results) {
+                    let Some(kept) = state.leases.get_mut(number) else { continue };
+                    match result {
+                        Ok(()) => {
+                            kept.ends = now.after(*by);
+                            kept.extend_at = now.after(self.visibility / 3);
+                        }
+                        Err(Error::ReceiptHandleExpired { .. }) => lost.push(kept.lost.clone()),
+                        // It may pass: the next round tries again.
+                        Err(_) => {}
+                    }
+                }
+            }
+            lost.iter().for_each(Cancellation::cancel);
+        }
+    }
+}
+
+/// The time between two rounds; `None` when the loop is gone.
+fn rest(keeper: &Weak<Keeper>) -> Option<Sleep> {
+    let keeper = keeper.upgrade()?;
+    let round = (keeper.visibility / 6).max(Duration::from_millis(1));
+    Some(Sleep::for_(Arc::clone(&keeper.core.clock), round))
+}

@@ -1,0 +1,4 @@
+//! Tests of the crate `postbox`, in one binary.
+
+mod main_loop;
+mod worker;

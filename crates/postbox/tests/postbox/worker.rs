@@ -1,0 +1,544 @@
+//! The loop: answers, failures, leases, shutdown.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use postbox::actor::{Actor, Directive, Failure};
+use postbox::testing::{CollectingMailbox, FakeMailbox, FakeMailboxResolver};
+use postbox::*;
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A handler that tells when it starts and ends when it is told.
+struct Gate {
+    started: mpsc::Sender<Context>,
+    release: Cancellation,
+}
+
+impl Handler<u32> for Gate {
+    type Output = u32;
+    type Error = String;
+
+    async fn handle(&self, number: u32, context: Context) -> Result<u32, String> {
+        self.started.send(context).unwrap();
+        self.release.cancelled().await;
+        Ok(number)
+    }
+}
+
+fn gate() -> (Gate, mpsc::Receiver<Context>, Cancellation) {
+    let (started, starts) = mpsc::channel();
+    let release = Cancellation::new();
+    (Gate { started, release: release.clone() }, starts, release)
+}
+
+fn echo(mailbox: &Mailbox<u32, u32>) -> Worker<u32, u32> {
+    Worker::new(mailbox, |number: u32, _| async move { Ok::<_, String>(number) })
+}
+
+#[test]
+fn an_answer_goes_to_the_channel_then_to_reply_to_then_to_responses() {
+    let resolver = FakeMailboxResolver::new();
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.resolver(resolver.clone()));
+    let responses: CollectingMailbox<u32> = CollectingMailbox::new();
+    let reply = mailbox.send_expecting_reply(&1).reply_to("elsewhere").blocking().unwrap();
+    mailbox.send(&2).reply_to("elsewhere").blocking().unwrap();
+    mailbox.send(&3).blocking().unwrap();
+    let report = echo(&mailbox).responses(&responses).max_iterations(3).run().blocking().unwrap();
+    assert_eq!(reply.wait().blocking().unwrap(), 1);
+    assert_eq!(resolver.sent::<u32>("elsewhere"), [2]);
+    assert_eq!(responses.sent(), [3]);
+    assert_eq!((report.received, report.succeeded), (3, 3));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn an_answer_without_an_address_is_acknowledged() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    assert_eq!(echo(&mailbox).max_iterations(1).run().blocking().unwrap().succeeded, 1);
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn an_answer_that_cannot_be_sent_is_tried_again_with_the_backoff() {
+    let resolver = FakeMailboxResolver::new().fail_on("nowhere");
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.resolver(resolver));
+    mailbox.send(&1).reply_to("nowhere").blocking().unwrap();
+    for (round, delay) in [60, 120, 180].into_iter().enumerate() {
+        let report = echo(&mailbox).max_iterations(1).run().blocking().unwrap();
+        assert_eq!((report.retried, report.succeeded), (1, 0), "round {round}");
+        mailbox.advance(seconds(delay) - Duration::from_millis(1));
+        assert_eq!(mailbox.counts().blocking().unwrap().ready, 0);
+        mailbox.advance(Duration::from_millis(1));
+        assert_eq!(mailbox.counts().blocking().unwrap().ready, 1);
+    }
+}
+
+#[test]
+fn a_failing_handler_has_its_message_back_until_the_attempts_are_used_up() {
+    let mailbox: FakeMailbox<u32> = FakeMailbox::new();
+    let id = mailbox.send(&7).blocking().unwrap();
+    for attempt in 1..=3 {
+        let worker = Worker::new(&mailbox, |_: u32, context: Context| async move {
+            Err::<(), _>(format!("attempt {} failed", context.delivery_count()))
+        });
+        let report = worker.max_attempts(3).backoff(Backoff::fixed(seconds(5))).max_iterations(1).run().blocking().unwrap();
+        assert_eq!((report.retried, report.dead_lettered), if attempt < 3 { (1, 0) } else { (0, 1) });
+        mailbox.advance(seconds(5));
+    }
+    let letters = mailbox.dead_letters().list(10).blocking().unwrap();
+    assert_eq!((&letters[0].id, &*letters[0].reason, letters[0].delivery_count), (&id, "attempt 3 failed", 3));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn a_handler_says_what_becomes_of_its_message() {
+    let mailbox: FakeMailbox<u32> = FakeMailbox::new();
+    mailbox.send_batch(&[0, 1]).blocking().unwrap();
+    let worker = Worker::new(&mailbox, |number: u32, _| async move {
+        Err::<(), _>(match number {
+            0 => HandlerError::permanent("never"),
+            _ => HandlerError::retry_after("busy", seconds(7)),
+        })
+    });
+    let report = worker.concurrency(2).max_iterations(1).run().blocking().unwrap();
+    assert_eq!((report.retried, report.dead_lettered), (1, 1));
+    mailbox.advance(seconds(7));
+    assert_eq!(mailbox.receive().blocking().unwrap()[0].body, 1);
+}
+
+#[test]
+fn a_panic_is_caught_and_the_loop_goes_on() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&0).blocking().unwrap();
+    let reply = mailbox.send_expecting_reply(&5).blocking().unwrap();
+    let worker = Worker::new(&mailbox, |number: u32, _| async move {
+        assert_ne!(number, 0, "no zero please");
+        Ok::<_, String>(number)
+    });
+    let report = worker.max_iterations(2).max_attempts(1).run().blocking().unwrap();
+    assert_eq!((report.succeeded, report.dead_lettered), (1, 1));
+    assert_eq!(reply.wait().blocking().unwrap(), 5);
+    assert!(mailbox.dead_letters().list(1).blocking().unwrap()[0].reason.contains("no zero please"));
+}
+
+#[test]
+fn so_many_handlers_run_at_a_time_and_so_many_messages_are_fetched() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&(0..10).collect::<Vec<_>>()).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).concurrency(3).prefetch(2);
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    for _ in 0..3 {
+        starts.recv().unwrap();
+    }
+    // Three run and two wait: the others are left to other consumers.
+    assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 5);
+    assert!(starts.try_recv().is_err());
+    release.cancel();
+    for _ in 3..10 {
+        starts.recv().unwrap();
+    }
+    handle.shutdown();
+    let report = running.join().unwrap();
+    assert_eq!(report.succeeded + report.given_back, 10);
+}
+
+/// Waits until something in the background waits for the clock.
+fn rest<T, R>(mailbox: &FakeMailbox<T, R>) {
+    while mailbox.backend().clock().alarms() == 0 {
+        thread::yield_now();
+    }
+}
+
+/// Advances the clock step by step, and waits each time until the loop has extended the lease.
+fn keep_alive_for(mailbox: &FakeMailbox<u32, u32>, dispatcher: &Dispatcher, steps: usize, step: Duration) {
+    let (extended, extensions) = mpsc::channel();
+    let _subscription = dispatcher.subscribe(move |event: &MailboxEvent| {
+        if matches!(event, MailboxEvent::Extended { .. }) {
+            let _ = extended.send(());
+        }
+    });
+    for _ in 0..steps {
+        rest(mailbox);
+        mailbox.advance(step);
+        extensions.recv().unwrap();
+    }
+    rest(mailbox);
+}
+
+#[test]
+fn a_lease_is_kept_alive_while_its_handler_runs() {
+    let dispatcher = Dispatcher::new();
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
+    mailbox.send(&1).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_iterations(1);
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let context = starts.recv().unwrap();
+    // Ten times as long as the lease was for.
+    keep_alive_for(&mailbox, &dispatcher, 20, seconds(15));
+    assert!(mailbox.receive().blocking().unwrap().is_empty(), "nobody else has it");
+    assert!(!context.cancellation().is_cancelled());
+    release.cancel();
+    assert_eq!(running.join().unwrap().succeeded, 1);
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
+    let dispatcher = Dispatcher::new();
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
+    mailbox.send(&1).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_lease(seconds(60)).max_iterations(1);
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let context = starts.recv().unwrap();
+    keep_alive_for(&mailbox, &dispatcher, 3, seconds(15));
+    mailbox.advance(seconds(15));
+    postbox_core::wait_for(context.cancellation().cancelled());
+    // From the cap on the message belongs to others.
+    assert_eq!(mailbox.receive().blocking().unwrap()[0].delivery_count, 2);
+    release.cancel();
+    assert_eq!(running.join().unwrap().unfinished, 1);
+}
+
+#[test]
+fn a_lost_lease_is_told_to_the_handler() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_iterations(1);
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let context = starts.recv().unwrap();
+    mailbox.purge().blocking().unwrap();
+    rest(&mailbox);
+    mailbox.advance(seconds(15));
+    postbox_core::wait_for(context.cancellation().cancelled());
+    release.cancel();
+    assert_eq!(running.join().unwrap().unfinished, 1);
+}
+
+#[test]
+fn a_message_is_kept_alive_by_hand_too() {
+    let mailbox: FakeMailbox<u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    let message = mailbox.receive().visibility_timeout(seconds(10)).blocking().unwrap().remove(0);
+    let alive = message.keep_alive(seconds(30), seconds(100));
+    // Its first beat comes at once, not after a while.
+    rest(&mailbox);
+    mailbox.advance(seconds(9));
+    assert!(!alive.lost().is_cancelled());
+    mailbox.expire_handle(&message.receipt_handle);
+    mailbox.advance(seconds(20));
+    postbox_core::wait_for(alive.lost().cancelled());
+}
+
+#[test]
+fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).prefetch(2);
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    starts.recv().unwrap();
+    handle.shutdown();
+    // The two that wait are given back at once, not when their leases end.
+    let mut back = mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap();
+    while back.len() < 2 {
+        back.extend(mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap());
+    }
+    assert_eq!(back.iter().map(|message| message.body).collect::<Vec<_>>(), [2, 3]);
+    release.cancel();
+    let report = running.join().unwrap();
+    assert_eq!((report.succeeded, report.given_back), (1, 2));
+}
+
+#[test]
+fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    let (gate, starts, _release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).shutdown_timeout(seconds(5));
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let context = starts.recv().unwrap();
+    let before = mailbox.backend().clock().alarms();
+    handle.shutdown();
+    while mailbox.backend().clock().alarms() <= before {
+        thread::yield_now();
+    }
+    mailbox.advance(seconds(5));
+    assert_eq!(running.join().unwrap().given_back, 1);
+    assert!(context.cancellation().is_cancelled());
+    assert_eq!(mailbox.receive().blocking().unwrap()[0].delivery_count, 2);
+}
+
+#[test]
+fn a_shutdown_before_the_start_is_not_forgotten() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    let worker = echo(&mailbox);
+    worker.handle().shutdown();
+    assert_eq!(worker.run().blocking().unwrap(), LoopReport::default());
+    assert_eq!(mailbox.counts().blocking().unwrap().ready, 1);
+}
+
+#[test]
+fn failures_of_receive_do_not_end_the_loop() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    let dispatcher = Dispatcher::new();
+    let (failed, failures) = mpsc::channel();
+    let _subscription = dispatcher.subscribe(move |event: &LoopEvent| {
+        if let LoopEvent::ReceiveFailed { error } = event {
+            failed.send(error.clone()).unwrap();
+        }
+    });
+    mailbox.set_connection_error(Error::connection("the cable is out"));
+    let worker = echo(&mailbox).dispatcher(&dispatcher);
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    for _ in 0..3 {
+        assert_eq!(failures.recv().unwrap(), "the cable is out");
+        // It rests before it tries again, longer each time.
+        while mailbox.backend().clock().alarms() < 2 {
+            thread::yield_now();
+        }
+        mailbox.advance(seconds(30));
+    }
+    mailbox.clear_connection_error();
+    let reply = mailbox.send_expecting_reply(&9).reply_timeout(seconds(1_000_000)).blocking().unwrap();
+    let mut answer = reply.poll().blocking().unwrap();
+    while answer.is_none() {
+        mailbox.advance(seconds(30));
+        thread::yield_now();
+        answer = reply.poll().blocking().unwrap();
+    }
+    assert_eq!(answer, Some(9));
+    handle.shutdown();
+    assert!(running.join().unwrap().receive_errors >= 3);
+}
+
+#[test]
+fn a_paused_loop_starts_nothing_until_it_is_resumed() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    let worker = echo(&mailbox);
+    let handle = worker.handle();
+    handle.pause();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
+    handle.pause();
+    assert_eq!(mailbox.counts().blocking().unwrap().ready, 1);
+    handle.resume();
+    assert_eq!(reply.wait().blocking().unwrap(), 1);
+    handle.shutdown();
+    running.join().unwrap();
+}
+
+#[test]
+fn a_loop_that_is_dropped_gives_back_what_it_had() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
+    let (gate, starts, _release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).prefetch(2);
+    let mut running = Box::pin(worker.run().into_future());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..3 {
+        assert!(running.as_mut().poll(&mut context).is_pending());
+    }
+    starts.recv().unwrap();
+    assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 3);
+    drop(running);
+    assert_eq!(mailbox.counts().blocking().unwrap().ready, 3);
+}
+
+#[test]
+fn iterations_count_receives_and_empty_ones_too() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&[1, 2]).blocking().unwrap();
+    let report = echo(&mailbox).wait_time(Duration::ZERO).max_iterations(5).run().blocking().unwrap();
+    assert_eq!((report.iterations, report.received, report.succeeded), (5, 2, 2));
+}
+
+#[test]
+fn a_closed_mailbox_ends_the_loop() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
+    let worker = echo(&mailbox);
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    assert_eq!(reply.wait().blocking().unwrap(), 1);
+    mailbox.close();
+    assert_eq!(running.join().unwrap().succeeded, 1);
+}
+
+#[test]
+fn a_body_that_cannot_be_decoded_does_not_end_the_loop() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    let raw: Mailbox<String, (), Raw> = mailbox.untyped().typed();
+    let other: Mailbox<String> = mailbox.untyped().typed();
+    raw.send(&"not a number".into()).blocking().unwrap();
+    other.send(&"not a number either".into()).blocking().unwrap();
+    let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
+    let report = echo(&mailbox).max_iterations(3).run().blocking().unwrap();
+    assert_eq!((report.receive_errors, report.succeeded), (2, 1));
+    assert_eq!(reply.wait().blocking().unwrap(), 1);
+}
+
+#[test]
+fn an_option_that_is_not_allowed_is_refused_at_once() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    for worker in [
+        echo(&mailbox).concurrency(0),
+        echo(&mailbox).visibility_timeout(Duration::ZERO),
+        echo(&mailbox).visibility_timeout(Duration::MAX),
+        echo(&mailbox).wait_time(Duration::MAX),
+    ] {
+        assert!(matches!(worker.run().blocking(), Err(Error::InvalidParameter { .. })));
+    }
+}
+
+#[test]
+fn the_trace_goes_from_sender_to_handler_to_what_it_sends() {
+    let resolver = FakeMailboxResolver::new();
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.resolver(resolver.clone()));
+    let next: CollectingMailbox<u32> = CollectingMailbox::new();
+    let trace = TraceContext::new();
+    mailbox.send(&1).trace_context(trace).reply_to("answers").blocking().unwrap();
+    let forward = next.clone();
+    let worker = Worker::new(&mailbox, move |number: u32, context: Context| {
+        let forward = forward.clone();
+        async move {
+            let current = TraceContext::current().expect("a handler is in the trace of its message");
+            let sent: TraceContext = context.attributes()[TRACEPARENT].parse().unwrap();
+            assert_eq!((current.trace_id(), sent.trace_id()), (trace.trace_id(), trace.trace_id()));
+            forward.send(&number).await?;
+            Ok::<_, Error>(number)
+        }
+    });
+    assert_eq!(worker.max_iterations(1).run().blocking().unwrap().succeeded, 1);
+    assert_eq!(TraceContext::current(), None);
+    let answers = resolver.collecting::<u32, (), Json>("answers").unwrap().sent_messages();
+    for sent in next.sent_messages().iter().chain(&answers) {
+        let context: TraceContext = sent.headers.as_ref().unwrap().attributes[TRACEPARENT].parse().unwrap();
+        assert_eq!(context.trace_id(), trace.trace_id());
+        assert_ne!(context.span_id(), trace.span_id());
+    }
+    assert_eq!(answers.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_run_in_parallel_on_an_executor() {
+    let mailbox: Mailbox<u32, u32> = Connection::new(MemoryBackend::new()).mailbox("parallel").unwrap();
+    let meeting = Arc::new(std::sync::Barrier::new(2));
+    let worker = Worker::new(&mailbox, move |number: u32, _| {
+        let meeting = Arc::clone(&meeting);
+        async move {
+            // Two handlers block two threads: only in parallel do they meet.
+            tokio::task::block_in_place(|| meeting.wait());
+            Ok::<_, String>(number)
+        }
+    });
+    let worker = worker.concurrency(2).spawn_on(|task| {
+        tokio::spawn(task);
+    });
+    let handle = worker.handle();
+    let running = tokio::spawn(async move { worker.run().await });
+    let one = mailbox.send_expecting_reply(&1).await.unwrap();
+    let two = mailbox.send_expecting_reply(&2).await.unwrap();
+    assert_eq!((one.wait().await.unwrap(), two.wait().await.unwrap()), (1, 2));
+    handle.shutdown();
+    assert_eq!(running.await.unwrap().unwrap().succeeded, 2);
+}
+
+#[test]
+fn a_loop_runs_on_smol_and_handlers_find_their_resources() {
+    let mailbox: Mailbox<u32, u32> = Connection::new(MemoryBackend::new()).mailbox("smol").unwrap();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let resolver: Arc<dyn MailboxResolver> = Arc::new(RegistryResolver::new().with("notifications", &mailbox));
+    let resources = Resources::new().with(Arc::clone(&seen)).with(resolver);
+    let worker = Worker::new(&mailbox, |number: u32, context: Context| async move {
+        context.resource::<Arc<AtomicUsize>>().ok_or("no counter")?.fetch_add(1, Ordering::SeqCst);
+        let resolver = context.resource::<Arc<dyn MailboxResolver>>().ok_or("no resolver")?;
+        resolver.resolve("notifications").await.map_err(|_| "no mailbox")?;
+        Ok::<_, &str>(number)
+    });
+    smol::block_on(async {
+        let reply = mailbox.send_expecting_reply(&4).await.unwrap();
+        worker.resources(resources).max_iterations(1).run().await.unwrap();
+        assert_eq!(reply.wait().await.unwrap(), 4);
+    });
+    assert_eq!(seen.load(Ordering::SeqCst), 1);
+}
+
+#[derive(Default)]
+struct Account {
+    balance: i64,
+    failures: Vec<String>,
+    stopped: bool,
+}
+
+impl Actor for Account {
+    type Message = i64;
+    type Error = String;
+
+    fn receive(&mut self, amount: i64) -> Result<(), String> {
+        assert_ne!(amount, 13, "unlucky");
+        if self.balance + amount < 0 {
+            return Err("overdrawn".into());
+        }
+        self.balance += amount;
+        Ok(())
+    }
+
+    fn handle_error(&mut self, failure: Failure<String>) -> Directive {
+        self.failures.push(format!("{failure:?}"));
+        if self.failures.len() == 2 { Directive::Stop } else { Directive::Continue }
+    }
+
+    fn stopped(&mut self) {
+        self.stopped = true;
+    }
+}
+
+#[test]
+fn an_actor_is_driven_by_a_leased_mailbox_without_change() {
+    let mailbox: FakeMailbox<i64> = FakeMailbox::new();
+    mailbox.send_batch(&[5, -100, 2, 13, 50]).blocking().unwrap();
+    let worker = ActorWorker::new(Account::default(), &mailbox);
+    let (account, report) = worker.run().blocking().unwrap();
+    assert_eq!((account.balance, account.stopped, report.succeeded, report.retried), (7, true, 2, 2));
+    assert!(account.failures[0].contains("overdrawn") && account.failures[1].contains("unlucky"));
+    // What failed comes back; what was not handled is still there.
+    assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(1, 2, 0, 0));
+}
+
+#[test]
+fn events_tell_what_the_loop_does() {
+    let dispatcher = Dispatcher::new();
+    let mailbox: FakeMailbox<u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (loops, mailboxes) = (Arc::clone(&log), Arc::clone(&log));
+    let name = |debug: String| debug.split([' ', '{']).next().unwrap().to_string();
+    let _loops = dispatcher.subscribe(move |event: &LoopEvent| loops.lock().unwrap().push(name(format!("{event:?}"))));
+    let _mailboxes =
+        dispatcher.subscribe(move |event: &MailboxEvent| mailboxes.lock().unwrap().push(name(format!("{event:?}"))));
+    let _bad = dispatcher.subscribe(|_: &MailboxEvent| panic!("a subscriber that fails disturbs nobody"));
+    mailbox.send_batch(&[0, 1]).blocking().unwrap();
+    let worker = Worker::new(&mailbox, |number: u32, _| async move { if number == 0 { Err("zero") } else { Ok(()) } });
+    worker.max_attempts(1).max_iterations(2).run().blocking().unwrap();
+    assert_eq!(
+        *log.lock().unwrap(),
+        [
+            "Sent", "Sent", "Started", "Received", "Failed", "DeadLettered", "Received", "Succeeded", "Acknowledged",
+            "Stopped"
+        ]
+    );
+}
