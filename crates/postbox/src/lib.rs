@@ -71,6 +71,7 @@ mod send;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod trace;
+pub mod wire;
 mod worker;
 
 pub use self::actor_worker::ActorWorker;

@@ -1,0 +1,64 @@
+//! The wire format: the page says what the code does, and nothing is lost on the way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use postbox::wire::{UnknownVersion, decode, encode};
+use postbox::*;
+use proptest::prelude::*;
+
+#[test]
+fn the_example_of_the_page() {
+    let mut headers = Headers::default();
+    headers.attributes.insert("tenant".into(), "a".into());
+    let bytes = encode(b"{}", &ContentType::Json, Some(&headers));
+    assert_eq!(&bytes[..], b"PB\x01\x02\x14postbox.content-type\x10application/json\x06tenant\x01a{}");
+}
+
+#[test]
+fn a_foreign_body_is_received_as_it_is() {
+    for body in ["", "P", "PB", "PBS is a channel", "{\"a\":1}", "PB\x01", "PB\x01\x02\x14short", "PB\x01\u{7f}"] {
+        let bytes = Bytes::from(body);
+        assert_eq!(decode(bytes.clone()), Ok((bytes, ContentType::Unmarked, None)), "{body:?}");
+    }
+}
+
+#[test]
+fn a_later_version_is_named() {
+    assert_eq!(decode(Bytes::from("PB\x02whatever")), Err(UnknownVersion(2)));
+    assert!(UnknownVersion(2).to_string().contains("version 2"));
+}
+
+#[test]
+fn reserved_names_that_are_not_known_are_ignored() {
+    let bytes = Bytes::from("PB\x01\x02\x0bpostbox.new\x01x\x01a\x01bbody");
+    let (body, content_type, headers) = decode(bytes).unwrap();
+    assert_eq!((&body[..], content_type), (&b"body"[..], ContentType::Unmarked));
+    assert_eq!(headers.unwrap().attributes, BTreeMap::from([("a".into(), "b".into())]));
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(
+        body in prop::collection::vec(any::<u8>(), 0..400),
+        content_type in prop::sample::select(vec!["", "application/json", "application/msgpack", "text/plain"]),
+        reply_to in prop::option::of("[a-z:/.-]{0,40}"),
+        reply in prop::option::of("[a-z0-9-]{1,40}"),
+        attributes in prop::collection::btree_map("[A-Za-z0-9._-]{1,300}", ".{0,200}", 0..12),
+    ) {
+        let content_type = ContentType::from(content_type);
+        let headers = Headers { reply_to, reply: reply.map(ReplyId::from), attributes };
+        let bytes = encode(&body, &content_type, Some(&headers));
+        let expected = (headers != Headers::default()).then(|| Arc::new(headers));
+        prop_assert_eq!(decode(bytes), Ok((Bytes::from(body), content_type, expected)));
+    }
+
+    #[test]
+    fn no_bytes_make_it_fail(mut bytes in prop::collection::vec(any::<u8>(), 0..60), ours in any::<bool>()) {
+        if ours {
+            bytes.splice(0..0, *b"PB\x01");
+        }
+        let _ = decode(bytes.into());
+    }
+}
