@@ -2,16 +2,18 @@
 //!
 //! Postbox and its peers in one run, in turn: round by round each system runs once, so that noise hits all alike.
 
+mod allocator;
 mod core;
+mod memory;
 mod report;
 
 use report::Settings;
 
 #[global_allocator]
-static ALLOCATOR: core::Counting = core::Counting;
+static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT]
-suites: core
+suites: core, memory
   --json       one JSON line per measurement
   --quick      fewer messages and rounds: shows that all works, not how fast
   --only TEXT  only the scenarios whose name contains TEXT";
@@ -26,14 +28,17 @@ fn main() {
             "--quick" => settings.quick = true,
             "--only" => settings.only = Some(arguments.next().unwrap_or_else(|| fail("--only needs a text"))),
             "--help" | "-h" => return println!("{USAGE}"),
-            "core" => suites.push(argument),
+            "core" => suites.push(core::run as fn(&Settings)),
+            "memory" => suites.push(memory::run),
             other => fail(&format!("unknown suite or option '{other}'")),
         }
     }
     if suites.is_empty() {
         fail("no suite given");
     }
-    core::run(&settings);
+    for suite in suites {
+        suite(&settings);
+    }
 }
 
 fn fail(message: &str) -> ! {

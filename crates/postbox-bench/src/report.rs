@@ -17,6 +17,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Whether a scenario is to be run.
+    pub(crate) fn includes(&self, scenario: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| scenario.contains(only.as_str()))
+    }
+
     /// At least seven rounds count.
     pub(crate) fn rounds(&self) -> usize {
         if self.quick { 3 } else { 21 }
@@ -51,7 +56,7 @@ pub(crate) fn measure(
     operations: usize,
     mut contenders: Vec<Contender<'_>>,
 ) {
-    if settings.only.as_ref().is_some_and(|only| !scenario.contains(only.as_str())) {
+    if !settings.includes(scenario) {
         return;
     }
     let operations = settings.scale(operations);
@@ -102,14 +107,31 @@ fn print(
         let ratio = ratio.map_or(String::new(), |ratio| format!("  {ratio:.2} x {}", best.unwrap_or("-")));
         writeln!(
             out,
-            "{scenario:<34} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{ratio}",
+            "{scenario:<46} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{ratio}",
             1e9 / mid,
             mid,
             1e9 / max,
             1e9 / min
         )
     };
-    // A closed pipe (`| head`) ends the run.
+    end_if_closed(written);
+}
+
+/// Prints a single number with its unit.
+pub(crate) fn print_value(settings: &Settings, suite: &str, scenario: &str, system: &str, unit: &str, value: usize) {
+    let mut out = std::io::stdout().lock();
+    end_if_closed(if settings.json {
+        writeln!(
+            out,
+            "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"{unit}\":{value}}}"
+        )
+    } else {
+        writeln!(out, "{scenario:<46} {system:<18} {value:>9} {unit}")
+    });
+}
+
+/// A closed pipe (`| head`) ends the run.
+fn end_if_closed(written: std::io::Result<()>) {
     if written.is_err() {
         std::process::exit(0);
     }

@@ -2,7 +2,6 @@
 
 mod channel;
 mod memory;
-pub(crate) use memory::Counting;
 mod priority;
 
 use std::hint::black_box;

@@ -97,7 +97,7 @@ fn for_payload<M: Payload>(settings: &Settings) {
     for depth in [1_000, 1_000_000] {
         for (kind, levels) in [("8-levels", Some(8)), ("any-key", None)] {
             let scenario = format!("priority/{kind}/depth-{depth}/{}B", M::BYTES);
-            if settings.only.as_ref().is_some_and(|only| !scenario.contains(only.as_str())) {
+            if !settings.includes(&scenario) {
                 continue;
             }
             let contenders = vec![

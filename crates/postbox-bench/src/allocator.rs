@@ -1,0 +1,53 @@
+//! The system's allocator, with a count of the bytes in use.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Counts only while somebody asks: a counter that all threads write to would slow down what allocates.
+pub(crate) struct Counting;
+
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+fn count(added: usize, removed: usize) {
+    if IS_COUNTING.load(Ordering::Relaxed) {
+        IN_USE.fetch_add(added.wrapping_sub(removed), Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged; only a counter is kept beside it.
+#[allow(unsafe_code, reason = "a global allocator is unsafe to implement; this one delegates")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller keeps `alloc`'s contract, and so does this call.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size, layout.size());
+        // SAFETY: as above; the pointer came from `System`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: as above; the pointer came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// What `make` makes, and how many more bytes are in use after it. Nothing else may run meanwhile.
+pub(crate) fn bytes_of<T>(make: impl FnOnce() -> T) -> (T, usize) {
+    IN_USE.store(0, Ordering::Relaxed);
+    IS_COUNTING.store(true, Ordering::Relaxed);
+    let made = make();
+    IS_COUNTING.store(false, Ordering::Relaxed);
+    (made, IN_USE.load(Ordering::Relaxed))
+}
