@@ -48,6 +48,8 @@ mod backend;
 mod cancellation;
 mod clock;
 mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod connection;
 mod core;
 mod dead_letters;

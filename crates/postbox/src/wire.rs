@@ -109,9 +109,9 @@ pub fn decode(bytes: Bytes) -> Result<(Bytes, ContentType, Option<Arc<Headers>>)
     let mut rest = bytes.slice(3..);
     Ok(match take_headers(&mut rest) {
         Some(list) => {
-            let list = list.iter().filter_map(|(name, value)| {
-                Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?))
-            });
+            let list = list
+                .iter()
+                .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?)));
             let (content_type, headers) = from_headers(list);
             (rest, content_type, headers)
         }

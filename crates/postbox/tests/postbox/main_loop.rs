@@ -25,7 +25,10 @@ fn two_mailboxes() {
     requests.send(&request).blocking().unwrap();
     divide(&requests).responses(&responses).max_iterations(1).run().blocking().unwrap();
     let messages = responses.receive().blocking().unwrap();
-    assert_eq!((messages[0].body.request_id, messages[0].body.output, &messages[0].body.error), (request_id, Some(5), &None));
+    assert_eq!(
+        (messages[0].body.request_id, messages[0].body.output, &messages[0].body.error),
+        (request_id, Some(5), &None)
+    );
     messages[0].acknowledge().blocking().unwrap();
     assert_eq!(requests.approximate_count().blocking().unwrap(), 0);
 }

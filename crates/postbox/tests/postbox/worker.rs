@@ -88,7 +88,8 @@ fn a_failing_handler_has_its_message_back_until_the_attempts_are_used_up() {
         let worker = Worker::new(&mailbox, |_: u32, context: Context| async move {
             Err::<(), _>(format!("attempt {} failed", context.delivery_count()))
         });
-        let report = worker.max_attempts(3).backoff(Backoff::fixed(seconds(5))).max_iterations(1).run().blocking().unwrap();
+        let report =
+            worker.max_attempts(3).backoff(Backoff::fixed(seconds(5))).max_iterations(1).run().blocking().unwrap();
         assert_eq!((report.retried, report.dead_lettered), if attempt < 3 { (1, 0) } else { (0, 1) });
         mailbox.advance(seconds(5));
     }
@@ -198,7 +199,8 @@ fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
     mailbox.send(&1).blocking().unwrap();
     let (gate, starts, release) = gate();
-    let worker = Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_lease(seconds(60)).max_iterations(1);
+    let worker =
+        Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_lease(seconds(60)).max_iterations(1);
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     let context = starts.recv().unwrap();
     keep_alive_for(&mailbox, &dispatcher, 3, seconds(15));
@@ -537,7 +539,15 @@ fn events_tell_what_the_loop_does() {
     assert_eq!(
         *log.lock().unwrap(),
         [
-            "Sent", "Sent", "Started", "Received", "Failed", "DeadLettered", "Received", "Succeeded", "Acknowledged",
+            "Sent",
+            "Sent",
+            "Started",
+            "Received",
+            "Failed",
+            "DeadLettered",
+            "Received",
+            "Succeeded",
+            "Acknowledged",
             "Stopped"
         ]
     );

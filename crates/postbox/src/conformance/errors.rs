@@ -1,0 +1,106 @@
+//! What is out of range.
+
+use std::time::Duration;
+
+use super::{Place, receive_all, send_all};
+use crate::codec::{Json, Raw};
+use crate::error::Error;
+use crate::mailbox::Mailbox;
+
+/// The error names the parameter, the value and the limit.
+fn assert_invalid<T: std::fmt::Debug>(result: Result<T, Error>, about: &str, value: &str, limit: &str) {
+    match result {
+        Err(Error::InvalidParameter { parameter, value: given, limit: allowed }) => {
+            assert_eq!(parameter, about);
+            assert!(given.contains(value) && allowed.contains(limit), "{parameter} = {given}: {allowed}");
+        }
+        other => panic!("{about} = {value}: {other:?}"),
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    duration.as_secs_f64().to_string()
+}
+
+pub(super) fn durations_beyond_the_limit_are_named(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let limits = place.limits();
+    let more = |longest: Duration| longest + Duration::from_secs(1);
+    send_all(&mailbox, [1]);
+    let message = receive_all(&mailbox, place).remove(0);
+    let longest = limits.max_delay;
+    assert_invalid(
+        mailbox.send(&1).delay(more(longest)).blocking(),
+        "delay",
+        &seconds(more(longest)),
+        &seconds(longest),
+    );
+    let longest = limits.max_visibility;
+    let (value, limit) = (seconds(more(longest)), seconds(longest));
+    assert_invalid(
+        mailbox.receive().visibility_timeout(more(longest)).blocking(),
+        "visibility_timeout",
+        &value,
+        &limit,
+    );
+    assert_invalid(message.nack().visibility_timeout(more(longest)).blocking(), "visibility_timeout", &value, &limit);
+    assert_invalid(message.extend_visibility(more(longest)).blocking(), "visibility_timeout", &value, &limit);
+    let longest = limits.max_wait;
+    let (value, limit) = (seconds(more(longest)), seconds(longest));
+    assert_invalid(mailbox.receive().wait_time(more(longest)).blocking(), "wait_time", &value, &limit);
+    assert_invalid(mailbox.send(&1).delay(Duration::MAX).blocking(), "delay", "", "");
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "nothing was stored by a refused send");
+    message.acknowledge().blocking().unwrap();
+}
+
+pub(super) fn batches_beyond_the_limit_are_named(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let most = place.limits().max_batch;
+    let limit = format!("1 to {most}");
+    assert_invalid(mailbox.receive().max_messages(0).blocking(), "max_messages", "0", &limit);
+    let more = (most + 1).to_string();
+    assert_invalid(mailbox.receive().max_messages(most + 1).blocking(), "max_messages", &more, &limit);
+    let numbers = vec![0u32; most + 1];
+    assert_invalid(mailbox.send_batch(&numbers).blocking(), "batch size", &more, &limit);
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+pub(super) fn messages_beyond_the_limit_are_named(place: &Place<'_>) {
+    let Some(most) = place.limits().max_message_size else {
+        return assert!(place.limits().max_message_size.is_none());
+    };
+    let typed: Mailbox<u32, u32> = place.mailbox();
+    let mailbox: Mailbox<Vec<u8>, (), Raw> = typed.untyped().typed();
+    let (value, limit) = ((most + 1).to_string(), most.to_string());
+    assert_invalid(mailbox.send(&vec![0; most + 1]).blocking(), "message size", &value, &limit);
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+pub(super) fn names_and_attributes_are_checked(place: &Place<'_>) {
+    let long = "x".repeat(81);
+    for name in ["", "two words", "a/b", "{tag}", "ünïcode", "new\nline", long.as_str()] {
+        let refused = place.connection.mailbox::<u32, u32, Json>(name);
+        assert!(matches!(refused, Err(Error::InvalidParameter { parameter: "mailbox name", .. })), "{name:?}");
+    }
+    let allowed = "x".repeat(80);
+    for name in ["a", "A.b_c:d-9", allowed.as_str()] {
+        assert!(place.connection.mailbox::<u32, u32, Json>(name).is_ok(), "{name:?}");
+    }
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    for name in ["", "two words", "postbox.reply", "ünï"] {
+        assert_invalid(mailbox.send(&1).attribute(name, "x").blocking(), "attribute", name, "postbox.");
+    }
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+pub(super) fn portable_limits_hold_a_program_to_what_every_backend_allows(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.portable_limits(true));
+    assert_invalid(mailbox.send(&1).delay(Duration::from_secs(901)).blocking(), "delay", "901", "900");
+    assert_invalid(mailbox.receive().wait_time(Duration::from_secs(21)).blocking(), "wait_time", "21", "20");
+    let hours = Duration::from_secs(12 * 60 * 60);
+    let long = mailbox.receive().visibility_timeout(hours + Duration::from_secs(1)).blocking();
+    assert_invalid(long, "visibility_timeout", "43201", "43200");
+    assert_invalid(mailbox.receive().max_messages(11).blocking(), "max_messages", "11", "10");
+    mailbox.send(&1).delay(Duration::from_secs(900)).blocking().unwrap();
+    mailbox.receive().max_messages(10).visibility_timeout(hours).blocking().unwrap();
+}

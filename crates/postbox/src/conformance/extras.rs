@@ -1,0 +1,111 @@
+//! Deduplication, groups, expiry, cancelling.
+
+use super::{Place, bodies, receive_all, send_all};
+use crate::error::Error;
+use crate::mailbox::Mailbox;
+
+fn assert_unsupported<T: std::fmt::Debug>(result: Result<T, Error>) {
+    assert!(matches!(result, Err(Error::Unsupported { .. })), "{result:?}");
+}
+
+pub(super) fn a_deduplication_id_is_one_message_within_the_window(place: &Place<'_>) {
+    let window = place.ticks(10);
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.deduplication_window(window));
+    let send = |number: u32| mailbox.send(&number).deduplication_id("order-7").blocking();
+    if !place.limits().deduplication {
+        return assert_unsupported(send(1));
+    }
+    let first = send(1).unwrap();
+    assert_eq!(send(2).unwrap(), first, "the retry is the same message");
+    let other = mailbox.send(&3).deduplication_id("order-8").blocking().unwrap();
+    assert_ne!(other, first);
+    let received = receive_all(&mailbox, place);
+    assert_eq!(bodies(&received), [1, 3]);
+    mailbox.acknowledge_batch(&received).blocking().unwrap();
+    assert_eq!(send(4).unwrap(), first, "also when the first one is done");
+    place.pass(11);
+    assert_ne!(send(5).unwrap(), first);
+    assert_eq!(bodies(&receive_all(&mailbox, place)), [5]);
+}
+
+pub(super) fn a_group_is_delivered_in_order_one_at_a_time(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let send = |number: u32, group: &str| mailbox.send(&number).group(group).blocking();
+    if !place.limits().groups {
+        return assert_unsupported(send(1, "a"));
+    }
+    for (number, group) in [(1, "a"), (2, "a"), (3, "b"), (4, "a"), (5, "b")] {
+        send(number, group).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut leased = receive_all(&mailbox, place);
+    while !leased.is_empty() {
+        // While a message of a group is leased, no other of it is delivered to anybody.
+        assert!(receive_all(&mailbox, place).is_empty());
+        for message in leased {
+            message.acknowledge().blocking().unwrap();
+            seen.push(message.body);
+        }
+        leased = receive_all(&mailbox, place);
+    }
+    let of = |group: &[u32]| seen.iter().copied().filter(|number| group.contains(number)).collect::<Vec<_>>();
+    assert_eq!((of(&[1, 2, 4]), of(&[3, 5])), (vec![1, 2, 4], vec![3, 5]));
+}
+
+pub(super) fn a_group_waits_for_the_message_that_comes_back(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if !place.limits().groups {
+        return assert_unsupported(mailbox.send(&1).group("a").blocking());
+    }
+    for number in 1..=2 {
+        mailbox.send(&number).group("a").blocking().unwrap();
+    }
+    let first = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
+    assert_eq!(first.body, 1);
+    first.nack().visibility_timeout(place.ticks(3)).blocking().unwrap();
+    assert!(receive_all(&mailbox, place).is_empty(), "the group waits");
+    send_all(&mailbox, [9]);
+    assert_eq!(bodies(&receive_all(&mailbox, place)), [9], "others do not");
+    place.pass(4);
+    let again = mailbox.receive().blocking().unwrap().remove(0);
+    assert_eq!((again.body, again.delivery_count), (1, 2), "it kept its place");
+    again.acknowledge().blocking().unwrap();
+    assert_eq!(bodies(&receive_all(&mailbox, place)), [2]);
+}
+
+pub(super) fn a_message_expires_unless_it_is_being_delivered(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let send = |number: u32| mailbox.send(&number).expires_in(place.ticks(5)).blocking();
+    if !place.limits().expiry {
+        return assert_unsupported(send(1));
+    }
+    send(1).unwrap();
+    send(2).unwrap();
+    send_all(&mailbox, [3]);
+    let leased = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
+    place.pass(6);
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 2);
+    assert_eq!(bodies(&receive_all(&mailbox, place)), [3]);
+    leased.acknowledge().blocking().unwrap();
+    send(4).unwrap();
+    let leased = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
+    place.pass(6);
+    leased.nack().blocking().unwrap();
+    assert!(receive_all(&mailbox, place).is_empty(), "it came back too late");
+}
+
+pub(super) fn a_delayed_message_is_cancelled_until_it_is_visible(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let id = mailbox.send(&1).delay(place.ticks(5)).blocking().unwrap();
+    if !place.limits().cancel {
+        return assert_unsupported(mailbox.cancel(&id).blocking());
+    }
+    assert!(mailbox.cancel(&id).blocking().unwrap());
+    assert!(!mailbox.cancel(&id).blocking().unwrap());
+    let late = mailbox.send(&2).delay(place.ticks(3)).blocking().unwrap();
+    place.pass(4);
+    assert!(!mailbox.cancel(&late).blocking().unwrap(), "it is visible");
+    let visible = mailbox.send(&3).blocking().unwrap();
+    assert!(!mailbox.cancel(&visible).blocking().unwrap());
+    assert_eq!(bodies(&receive_all(&mailbox, place)), [2, 3]);
+}

@@ -1,0 +1,194 @@
+//! Acknowledging, giving back, extending.
+
+use std::time::Duration;
+
+use super::{Place, assert_expired, bodies, receive_all, send_all};
+use crate::error::Error;
+use crate::mailbox::Mailbox;
+
+pub(super) fn an_acknowledged_message_is_gone(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let message = mailbox.receive().visibility_timeout(place.ticks(3)).blocking().unwrap().remove(0);
+    message.acknowledge().blocking().unwrap();
+    place.pass(4);
+    assert!(receive_all(&mailbox, place).is_empty());
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+pub(super) fn a_message_given_back_comes_at_once_at_the_tail(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, 1..=3);
+    let first = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
+    first.nack().blocking().unwrap();
+    let mut again = Vec::new();
+    while again.len() < 3 {
+        let batch = receive_all(&mailbox, place);
+        assert!(!batch.is_empty());
+        again.extend(batch.into_iter().map(|message| (message.body, message.delivery_count)));
+    }
+    let back = again.iter().find(|message| message.0 == first.body).unwrap();
+    assert_eq!(back.1, 2);
+    if place.limits().ordering == crate::backend::Ordering::Fifo {
+        assert_eq!(again, [(2, 1), (3, 1), (1, 2)], "a poison message does not block the head");
+    }
+}
+
+pub(super) fn a_message_given_back_with_a_delay_comes_after_it(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let message = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
+    message.nack().visibility_timeout(place.ticks(4)).blocking().unwrap();
+    assert!(receive_all(&mailbox, place).is_empty());
+    assert_expired(message.acknowledge().blocking());
+    place.pass(2);
+    assert!(receive_all(&mailbox, place).is_empty());
+    place.pass(3);
+    assert_eq!(receive_all(&mailbox, place)[0].delivery_count, 2);
+}
+
+pub(super) fn a_lease_ends_at_its_deadline(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, 0..4);
+    let receive = || mailbox.receive().visibility_timeout(place.ticks(5)).blocking().unwrap().remove(0);
+    let messages = [receive(), receive(), receive(), receive()];
+    // Nobody receives in between: the deadline itself ends the lease, not whoever notices.
+    match place.harness.is_exact() {
+        true => place.pass(5),
+        false => place.pass(6),
+    }
+    assert_expired(messages[0].acknowledge().blocking());
+    assert_expired(messages[1].nack().blocking());
+    assert_expired(messages[2].extend_visibility(place.ticks(5)).blocking());
+    assert_expired(messages[3].dead_letter("late").blocking());
+    let mut again = Vec::new();
+    while again.len() < 4 {
+        again.extend(receive_all(&mailbox, place));
+    }
+    assert!(again.iter().all(|message| message.delivery_count == 2));
+    assert_eq!(mailbox.counts().blocking().unwrap().dead, 0);
+}
+
+pub(super) fn a_consumer_that_dies_gives_its_message_back(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    for delivery in 1..=4 {
+        let message = mailbox.receive().visibility_timeout(place.ticks(2)).blocking().unwrap().remove(0);
+        assert_eq!(message.delivery_count, delivery);
+        drop(message);
+        place.pass(3);
+    }
+}
+
+pub(super) fn an_old_receipt_does_nothing_to_the_next_delivery(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let late = mailbox.receive().visibility_timeout(place.ticks(2)).blocking().unwrap().remove(0);
+    place.pass(3);
+    let current = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
+    assert_eq!(current.id, late.id);
+    assert_ne!(current.receipt_handle, late.receipt_handle);
+    assert_expired(late.acknowledge().blocking());
+    assert_expired(late.nack().blocking());
+    assert_expired(late.extend_visibility(Duration::ZERO).blocking());
+    assert!(receive_all(&mailbox, place).is_empty(), "the second consumer still has it");
+    current.acknowledge().blocking().unwrap();
+}
+
+pub(super) fn a_receipt_is_good_once(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1, 2]);
+    let messages = receive_all(&mailbox, place);
+    let (first, second) = match messages.len() {
+        2 => (&messages[0], &messages[1]),
+        _ => panic!("both are there"),
+    };
+    first.acknowledge().blocking().unwrap();
+    assert_expired(first.acknowledge().blocking());
+    assert_expired(first.nack().blocking());
+    second.nack().blocking().unwrap();
+    assert_expired(second.nack().blocking());
+    assert_expired(second.acknowledge().blocking());
+}
+
+pub(super) fn an_extension_counts_from_now(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let message = mailbox.receive().visibility_timeout(place.ticks(6)).blocking().unwrap().remove(0);
+    for _ in 0..4 {
+        place.pass(3);
+        message.extend_visibility(place.ticks(6)).blocking().unwrap();
+    }
+    place.pass(3);
+    assert!(receive_all(&mailbox, place).is_empty());
+    place.pass(4);
+    assert_expired(message.extend_visibility(place.ticks(6)).blocking());
+    assert_eq!(receive_all(&mailbox, place)[0].delivery_count, 2);
+}
+
+pub(super) fn an_extension_never_shortens(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let message = mailbox.receive().visibility_timeout(place.ticks(10)).blocking().unwrap().remove(0);
+    message.extend_visibility(place.ticks(2)).blocking().unwrap();
+    place.pass(5);
+    assert!(receive_all(&mailbox, place).is_empty());
+    message.acknowledge().blocking().unwrap();
+}
+
+pub(super) fn a_purge_ends_leases(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let message = receive_all(&mailbox, place).remove(0);
+    mailbox.purge().blocking().unwrap();
+    if place.limits().purge_ends_leases {
+        assert_expired(message.acknowledge().blocking());
+        send_all(&mailbox, [2]);
+        assert_expired(message.acknowledge().blocking());
+    }
+    place.pass(1);
+    assert!(bodies(&receive_all(&mailbox, place)).iter().all(|body| *body == 2));
+}
+
+pub(super) fn a_batch_is_acknowledged_with_a_result_each(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, 0..4);
+    let reply = mailbox.send_expecting_reply(&4).blocking();
+    let mut messages = Vec::new();
+    while messages.len() < if reply.is_ok() { 5 } else { 4 } {
+        messages.extend(receive_all(&mailbox, place));
+    }
+    messages.sort_by_key(|message| message.body);
+    messages[1].acknowledge().blocking().unwrap();
+    let results = mailbox.acknowledge_batch(&messages).blocking().unwrap();
+    for (result, message) in results.iter().zip(&messages) {
+        match message.body {
+            1 => assert!(matches!(result, Err(Error::ReceiptHandleExpired { id }) if *id == message.id)),
+            4 => assert!(matches!(result, Err(Error::ReplyExpected { .. }))),
+            _ => assert!(result.is_ok()),
+        }
+    }
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), u64::from(reply.is_ok()));
+    assert!(mailbox.acknowledge_batch([]).blocking().unwrap().is_empty());
+}
+
+pub(super) fn a_lease_without_its_body_has_the_same_acts(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let (body, lease) = receive_all(&mailbox, place).remove(0).into_parts();
+    assert_eq!((body, lease.delivery_count), (1, 1));
+    lease.extend_visibility(place.ticks(100)).blocking().unwrap();
+    lease.nack().blocking().unwrap();
+    let (_, lease) = receive_all(&mailbox, place).remove(0).into_parts();
+    lease.acknowledge().blocking().unwrap();
+    assert_expired(lease.acknowledge().blocking());
+}
+
+pub(super) fn an_act_can_be_tried_again_after_a_refusal(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let message = receive_all(&mailbox, place).remove(0);
+    assert!(matches!(message.nack().visibility_timeout(Duration::MAX).blocking(), Err(Error::InvalidParameter { .. })));
+    assert!(matches!(message.extend_visibility(Duration::MAX).blocking(), Err(Error::InvalidParameter { .. })));
+    message.acknowledge().blocking().unwrap();
+}

@@ -1,0 +1,221 @@
+//! Receiving.
+
+use std::pin::pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_core::Stream as _;
+
+use super::{Place, Waiting, bodies, receive_all, send_all};
+use crate::codec::Raw;
+use crate::error::Error;
+use crate::mailbox::Mailbox;
+
+pub(super) fn nothing_there_is_an_empty_answer(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    assert!(receive_all(&mailbox, place).is_empty());
+}
+
+pub(super) fn a_batch_takes_what_is_there_and_does_not_wait_to_fill(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, 0..3);
+    assert_eq!(mailbox.receive().max_messages(2).visibility_timeout(place.ticks(100)).blocking().unwrap().len(), 2);
+    let wait =
+        mailbox.receive().max_messages(10).visibility_timeout(place.ticks(100)).wait_time(mailbox.limits().max_wait);
+    assert_eq!(wait.blocking().unwrap().len(), 1);
+}
+
+pub(super) fn a_received_message_is_invisible_to_others(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let other: Mailbox<u32, u32> = place.connection.mailbox(mailbox.name().as_str()).unwrap();
+    send_all(&mailbox, [1]);
+    let message = mailbox.receive().visibility_timeout(place.ticks(6)).blocking().unwrap().remove(0);
+    assert!(receive_all(&other, place).is_empty());
+    place.pass(3);
+    assert!(receive_all(&other, place).is_empty());
+    message.acknowledge().blocking().unwrap();
+    place.pass(6);
+    assert!(receive_all(&other, place).is_empty());
+}
+
+pub(super) fn a_wait_ends_with_nothing_when_its_time_is_up(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let waiting = Waiting::start(mailbox.receive().wait_time(place.ticks(10)));
+    place.pass(11);
+    assert!(waiting.finish().unwrap().is_empty());
+}
+
+/// The longest wait that the cases dare: they end before, or the suite hangs for as long.
+fn long(mailbox: &Mailbox<u32, u32>) -> Duration {
+    mailbox.limits().max_wait.min(Duration::from_secs(20))
+}
+
+pub(super) fn a_wait_wakes_for_a_message(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let waiting = Waiting::start(mailbox.receive().max_messages(5).wait_time(long(&mailbox)));
+    send_all(&mailbox, [7]);
+    assert_eq!(bodies(&waiting.finish().unwrap()), [7]);
+}
+
+pub(super) fn a_wait_wakes_for_a_delayed_message(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    mailbox.send(&1).delay(place.ticks(5)).blocking().unwrap();
+    let before = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    place.pass(6);
+    assert_eq!(bodies(&before.finish().unwrap()), [1]);
+    // Also if it was sent after the wait began.
+    let after = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    mailbox.send(&2).delay(place.ticks(5)).blocking().unwrap();
+    place.pass(6);
+    assert_eq!(bodies(&after.finish().unwrap()), [2]);
+}
+
+pub(super) fn a_wait_wakes_for_an_ended_lease(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let dying = mailbox.receive().visibility_timeout(place.ticks(5)).blocking().unwrap();
+    let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    drop(dying);
+    place.pass(6);
+    let message = waiting.finish().unwrap().remove(0);
+    assert_eq!((message.body, message.delivery_count), (1, 2));
+}
+
+pub(super) fn a_wait_wakes_for_a_message_given_back(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1, 2]);
+    let leased = receive_all(&mailbox, place);
+    let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    leased[0].nack().blocking().unwrap();
+    assert_eq!(bodies(&waiting.finish().unwrap()), [1]);
+    let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    leased[1].nack().visibility_timeout(place.ticks(3)).blocking().unwrap();
+    place.pass(4);
+    assert_eq!(bodies(&waiting.finish().unwrap()), [2]);
+}
+
+pub(super) fn a_dropped_wait_strands_nothing(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    for number in 0..5 {
+        let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+        drop(waiting);
+        send_all(&mailbox, [number]);
+        let message = mailbox.receive().wait_time(long(&mailbox)).blocking().unwrap().remove(0);
+        assert_eq!((message.body, message.delivery_count), (number, 1));
+        message.acknowledge().blocking().unwrap();
+    }
+}
+
+pub(super) fn a_woken_wait_that_is_dropped_passes_its_wake_up_on(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let first = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    let second = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    send_all(&mailbox, [1]);
+    drop(first);
+    assert_eq!(bodies(&second.finish().unwrap()), [1]);
+}
+
+pub(super) fn waiting_consumers_get_one_message_each(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let waiting: Vec<_> = (0..4).map(|_| Waiting::start(mailbox.receive().wait_time(long(&mailbox)))).collect();
+    send_all(&mailbox, 0..4);
+    let mut received: Vec<u32> = waiting.into_iter().flat_map(|waiting| bodies(&waiting.finish().unwrap())).collect();
+    received.sort_unstable();
+    assert_eq!(received, [0, 1, 2, 3]);
+}
+
+pub(super) fn no_visibility_at_all_delivers_once_per_call(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let receive = || mailbox.receive().max_messages(10).visibility_timeout(Duration::ZERO).blocking().unwrap();
+    assert_eq!(receive().len(), 1, "one message is one message");
+    let again = receive();
+    assert_eq!((again.len(), again[0].delivery_count), (1, 2));
+    super::assert_expired(again[0].acknowledge().blocking());
+}
+
+pub(super) fn a_body_that_cannot_be_decoded_spoils_no_batch(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let text: Mailbox<String, ()> = mailbox.untyped().typed();
+    send_all(&mailbox, [1]);
+    let bad = text.send(&"not a number".into()).blocking().unwrap();
+    send_all(&mailbox, [2]);
+    let mut good = Vec::new();
+    while good.len() < 2 {
+        good.extend(bodies(&receive_all(&mailbox, place)));
+    }
+    assert_eq!(good, [1, 2]);
+    // If it is all there is, the call says so and names it.
+    let alone: Mailbox<u32, u32> = place.mailbox();
+    let bad_alone = alone.untyped().typed::<String, (), crate::Json>().send(&"neither".into()).blocking().unwrap();
+    match alone.receive().blocking() {
+        Err(Error::Serialization { message: Some(id), reason }) => {
+            assert_eq!(id, bad_alone);
+            assert!(reason.contains(&bad_alone.to_string()), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_ne!(bad, bad_alone);
+    assert_eq!(alone.approximate_count().blocking().unwrap(), 1, "it has not vanished");
+}
+
+pub(super) fn a_body_in_another_codec_is_refused(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let raw: Mailbox<String, (), Raw> = mailbox.untyped().typed();
+    raw.send(&"5".into()).blocking().unwrap();
+    let error = mailbox.receive().visibility_timeout(place.ticks(3)).blocking().unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("application/octet-stream") && text.contains("application/json"), "{text}");
+    place.pass(4);
+    // Raw reads everything.
+    assert_eq!(raw.receive().blocking().unwrap()[0].body, "5");
+}
+
+pub(super) fn consumers_on_threads_share_without_loss_or_duplicate(place: &Place<'_>) {
+    const MESSAGES: u32 = 200;
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let seen = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for start in 0..2 {
+            let mailbox = &mailbox;
+            scope.spawn(move || send_all(mailbox, (start..MESSAGES).step_by(2)));
+        }
+        for consumer in 0..4 {
+            let (mailbox, seen) = (mailbox.clone(), &seen);
+            scope.spawn(move || {
+                while seen.lock().unwrap().len() < MESSAGES as usize {
+                    let receive =
+                        mailbox.receive().max_messages(1 + consumer).visibility_timeout(Duration::from_secs(600));
+                    for message in receive.blocking().unwrap() {
+                        message.acknowledge().blocking().unwrap();
+                        seen.lock().unwrap().push(message.body);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+        }
+    });
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..MESSAGES).collect::<Vec<_>>());
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+pub(super) fn a_stream_gives_all_and_gives_back_what_it_did_not_hand_out(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, 0..3);
+    {
+        let mut stream = pin!(mailbox.stream().max_messages(3).visibility_timeout(place.ticks(1000)));
+        let first = postbox_core::wait_for(std::future::poll_fn(|context| stream.as_mut().poll_next(context)));
+        first.unwrap().unwrap().acknowledge().blocking().unwrap();
+    }
+    let rest = mailbox.receive().max_messages(3).wait_time(long(&mailbox)).blocking().unwrap();
+    assert!(!rest.is_empty(), "the stream gave back what it had fetched");
+    // Closing ends a stream.
+    let mut stream = pin!(mailbox.stream());
+    mailbox.close();
+    let end = stream.as_mut().poll_next(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(end, Poll::Ready(None)));
+}

@@ -1,0 +1,190 @@
+//! Requests and replies, through mailboxes.
+
+use std::time::Duration;
+
+use super::{Place, Waiting, assert_expired, receive_all, send_all};
+use crate::error::Error;
+use crate::mailbox::Mailbox;
+use crate::reply::Reply;
+use crate::reply_store::ReplyState;
+
+fn request(place: &Place<'_>) -> (Mailbox<u32, u32>, Reply<u32>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let reply = mailbox.send_expecting_reply(&1).reply_timeout(place.ticks(50)).blocking().unwrap();
+    (mailbox, reply)
+}
+
+pub(super) fn a_request_is_answered(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    assert!(!reply.is_ready().blocking().unwrap());
+    let message = receive_all(&mailbox, place).remove(0);
+    assert!(message.expects_reply());
+    message.reply(&2).blocking().unwrap();
+    assert!(reply.is_ready().blocking().unwrap());
+    assert!(!reply.is_cancelled().blocking().unwrap());
+    assert_eq!(reply.wait().blocking().unwrap(), 2);
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0, "the answer finished the message");
+    assert_expired(message.reply(&3).blocking());
+}
+
+pub(super) fn a_wait_for_a_reply_wakes_when_it_comes(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    let waiting = Waiting::start(reply.wait());
+    receive_all(&mailbox, place)[0].reply(&2).blocking().unwrap();
+    assert_eq!(waiting.finish().unwrap(), 2);
+}
+
+pub(super) fn a_wait_ends_in_time_and_can_be_repeated(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    let waiting = Waiting::start(reply.wait().timeout(place.ticks(5)));
+    place.pass(6);
+    let error = waiting.finish().unwrap_err();
+    assert!(matches!(error, Error::ReplyTimeout { ref id } if id == reply.id()) && error.is_transient(), "{error:?}");
+    assert!(matches!(reply.wait().timeout(Duration::ZERO).blocking(), Err(Error::ReplyTimeout { .. })));
+    receive_all(&mailbox, place)[0].reply(&2).blocking().unwrap();
+    assert_eq!(reply.wait().timeout(Duration::ZERO).blocking().unwrap(), 2);
+}
+
+pub(super) fn a_reply_is_polled_and_kept_by_the_handle(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    assert_eq!(reply.poll().blocking().unwrap(), None);
+    receive_all(&mailbox, place)[0].reply(&2).blocking().unwrap();
+    let other = mailbox.reply(reply.id());
+    assert_eq!(reply.poll().blocking().unwrap(), Some(2));
+    // The handle that took it keeps it; for others it is over.
+    assert_eq!(reply.poll().blocking().unwrap(), Some(2));
+    assert_eq!(reply.clone().wait().blocking().unwrap(), 2);
+    assert!(reply.is_ready().blocking().unwrap());
+    assert!(matches!(other.poll().blocking(), Err(Error::ReplyExpired { .. })));
+}
+
+pub(super) fn a_reply_expires(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    let message = receive_all(&mailbox, place).remove(0);
+    place.pass(51);
+    assert!(matches!(reply.poll().blocking(), Err(Error::ReplyExpired { .. })));
+    assert!(matches!(reply.wait().blocking(), Err(Error::ReplyExpired { .. })));
+    assert!(!reply.cancel().blocking().unwrap());
+    // Nobody wants the answer any more: the message is finished, and its handler knows.
+    assert!(matches!(message.reply(&2).blocking(), Err(Error::ReplyExpired { .. })));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+pub(super) fn a_wait_does_not_sleep_past_the_expiry(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let reply = mailbox.send_expecting_reply(&1).reply_timeout(place.ticks(5)).blocking().unwrap();
+    let waiting = Waiting::start(reply.wait().timeout(Duration::from_secs(100_000)));
+    place.pass(6);
+    assert!(matches!(waiting.finish(), Err(Error::ReplyExpired { .. })));
+}
+
+pub(super) fn a_reply_is_cancelled(place: &Place<'_>) {
+    let (_mailbox, reply) = request(place);
+    assert!(reply.cancel().blocking().unwrap());
+    assert!(!reply.cancel().blocking().unwrap());
+    assert!(reply.is_cancelled().blocking().unwrap() && !reply.is_ready().blocking().unwrap());
+    assert!(matches!(reply.wait().blocking(), Err(Error::ReplyCancelled { .. })));
+    assert!(matches!(reply.poll().blocking(), Err(Error::ReplyCancelled { .. })));
+}
+
+pub(super) fn a_wait_wakes_when_the_reply_is_cancelled(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    let waiting = Waiting::start(reply.wait());
+    mailbox.reply(reply.id()).cancel().blocking().unwrap();
+    assert!(matches!(waiting.finish(), Err(Error::ReplyCancelled { .. })));
+}
+
+pub(super) fn a_reply_is_found_again_by_its_id(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    // The client goes away, and comes back with nothing but the id.
+    let id = reply.id().to_string();
+    drop(reply);
+    receive_all(&mailbox, place)[0].reply(&2).blocking().unwrap();
+    let other: Mailbox<u32, u32> = place.connection.mailbox(mailbox.name().as_str()).unwrap();
+    let reply: Reply<u32> = other.reply(id.as_str());
+    assert_eq!(reply.wait().blocking().unwrap(), 2);
+    let never: Reply<u32> = mailbox.reply("never-asked");
+    assert!(matches!(never.wait().blocking(), Err(Error::ReplyExpired { .. })));
+}
+
+pub(super) fn a_request_is_not_acknowledged_without_an_answer(place: &Place<'_>) {
+    let (mailbox, _reply) = request(place);
+    let message = receive_all(&mailbox, place).remove(0);
+    assert!(matches!(message.acknowledge().blocking(), Err(Error::ReplyExpected { ref id }) if *id == message.id));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1);
+    message.nack().blocking().unwrap();
+    assert_eq!(receive_all(&mailbox, place)[0].delivery_count, 2);
+}
+
+pub(super) fn a_message_that_expects_none_takes_no_reply(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let message = receive_all(&mailbox, place).remove(0);
+    assert!(message.reply_channel().is_none());
+    assert!(matches!(message.reply(&2).blocking(), Err(Error::NoReplyChannel { .. })));
+    message.acknowledge().blocking().unwrap();
+}
+
+pub(super) fn a_lost_lease_writes_no_reply(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    let late = mailbox.receive().visibility_timeout(place.ticks(3)).blocking().unwrap().remove(0);
+    place.pass(4);
+    assert_expired(late.reply(&666).blocking());
+    assert_eq!(reply.poll().blocking().unwrap(), None);
+    receive_all(&mailbox, place)[0].reply(&2).blocking().unwrap();
+    assert_eq!(reply.wait().blocking().unwrap(), 2);
+}
+
+pub(super) fn an_answer_after_a_cancel_finishes_the_message(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    let message = receive_all(&mailbox, place).remove(0);
+    reply.cancel().blocking().unwrap();
+    assert!(matches!(message.reply(&2).blocking(), Err(Error::ReplyCancelled { .. })));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+pub(super) fn a_second_answer_finishes_the_message(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    // The first handler stores its answer and dies before it finishes the message.
+    let first = mailbox.receive().visibility_timeout(place.ticks(3)).blocking().unwrap().remove(0);
+    first.reply_channel().unwrap().send(&2).blocking().unwrap();
+    drop(first);
+    place.pass(4);
+    let second = receive_all(&mailbox, place).remove(0);
+    assert!(matches!(second.reply(&3).blocking(), Err(Error::ReplyAlreadySent { .. })));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+    assert_eq!(reply.wait().blocking().unwrap(), 2);
+}
+
+pub(super) fn a_failed_request_leaves_nothing_behind(place: &Place<'_>) {
+    let Some(store) = place.connection.reply_store() else { panic!("the suite of replies needs a reply store") };
+    let expired = |limit| store.scan_expired(limit).blocking().unwrap().len();
+    if !place.limits().max_size {
+        let mailbox: Mailbox<u32, u32> = place.mailbox();
+        let refused = mailbox.send_expecting_reply(&1).delay(Duration::MAX).blocking();
+        return assert!(matches!(refused, Err(Error::InvalidParameter { .. })));
+    }
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_size(1));
+    send_all(&mailbox, [1]);
+    let before = expired(1000);
+    for _ in 0..3 {
+        let refused = mailbox.send_expecting_reply(&2).reply_timeout(place.ticks(2)).blocking();
+        assert!(matches!(refused, Err(Error::MailboxFull { .. })));
+    }
+    place.pass(3);
+    assert_eq!(expired(1000), before, "an entry that nobody will answer was left");
+}
+
+pub(super) fn a_channel_is_written_once(place: &Place<'_>) {
+    let (mailbox, reply) = request(place);
+    let message = receive_all(&mailbox, place).remove(0);
+    let channel = message.reply_channel().unwrap();
+    assert!(channel.is_open().blocking().unwrap());
+    assert_eq!(channel.id(), reply.id());
+    channel.send(&2).blocking().unwrap();
+    assert!(!channel.is_open().blocking().unwrap());
+    assert!(matches!(channel.send(&3).blocking(), Err(Error::ReplyAlreadySent { .. })));
+    let entry = reply.entry().blocking().unwrap().unwrap();
+    assert_eq!(entry.state, ReplyState::Resolved);
+    assert_eq!(reply.wait().blocking().unwrap(), 2);
+}

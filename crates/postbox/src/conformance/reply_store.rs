@@ -1,0 +1,159 @@
+//! The reply store itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{Place, Waiting};
+use crate::codec::ContentType;
+use crate::id::ReplyId;
+use crate::reply_store::{ReplyState, ReplyStore, ReplyValue, Resolved};
+
+fn store(place: &Place<'_>) -> Arc<dyn ReplyStore> {
+    place.connection.reply_store().expect("the suite of replies needs a reply store")
+}
+
+fn value(text: &'static str) -> ReplyValue {
+    ReplyValue { body: Bytes::from(text), content_type: ContentType::Json }
+}
+
+fn created(store: &Arc<dyn ReplyStore>, ttl: Duration) -> ReplyId {
+    let id = ReplyId::new();
+    assert!(store.create(id.clone(), ttl).blocking().unwrap());
+    id
+}
+
+fn state(store: &Arc<dyn ReplyStore>, id: &ReplyId) -> Option<ReplyState> {
+    store.get(id.clone()).blocking().unwrap().map(|entry| entry.state)
+}
+
+pub(super) fn an_entry_is_created_once(place: &Place<'_>) {
+    let store = store(place);
+    let id = created(&store, place.ticks(20));
+    assert!(!store.create(id.clone(), place.ticks(20)).blocking().unwrap());
+    let entry = store.get(id.clone()).blocking().unwrap().unwrap();
+    assert_eq!((&entry.id, entry.state, entry.value, entry.resolved_at), (&id, ReplyState::Pending, None, None));
+    assert_eq!(entry.expires_at.duration_since(entry.created_at).unwrap(), place.ticks(20));
+    assert_eq!(store.get(ReplyId::new()).blocking().unwrap(), None);
+}
+
+pub(super) fn an_entry_is_resolved_once(place: &Place<'_>) {
+    let store = store(place);
+    let id = created(&store, place.ticks(20));
+    assert_eq!(store.resolve(id.clone(), value("1")).blocking().unwrap(), Resolved::Stored);
+    let again = store.resolve(id.clone(), value("2")).blocking().unwrap();
+    assert_eq!(again, Resolved::Refused(Some(ReplyState::Resolved)));
+    let entry = store.get(id).blocking().unwrap().unwrap();
+    assert_eq!((entry.state, entry.value), (ReplyState::Resolved, Some(value("1"))));
+    assert!(entry.resolved_at.unwrap() >= entry.created_at);
+    assert_eq!(store.resolve(ReplyId::new(), value("1")).blocking().unwrap(), Resolved::Refused(None));
+}
+
+pub(super) fn a_cancelled_entry_takes_no_answer(place: &Place<'_>) {
+    let store = store(place);
+    let id = created(&store, place.ticks(20));
+    assert!(store.cancel(id.clone()).blocking().unwrap());
+    assert!(!store.cancel(id.clone()).blocking().unwrap());
+    let refused = store.resolve(id.clone(), value("1")).blocking().unwrap();
+    assert_eq!(refused, Resolved::Refused(Some(ReplyState::Cancelled)));
+    assert_eq!(state(&store, &id), Some(ReplyState::Cancelled));
+    let resolved = created(&store, place.ticks(20));
+    store.resolve(resolved.clone(), value("1")).blocking().unwrap();
+    assert!(!store.cancel(resolved).blocking().unwrap());
+    assert!(!store.cancel(ReplyId::new()).blocking().unwrap());
+}
+
+pub(super) fn a_resolved_entry_is_consumed_once(place: &Place<'_>) {
+    let store = store(place);
+    let id = created(&store, place.ticks(20));
+    // What is not resolved is shown and stays.
+    let pending = store.consume(id.clone()).blocking().unwrap().unwrap();
+    assert_eq!(pending.state, ReplyState::Pending);
+    store.resolve(id.clone(), value("1")).blocking().unwrap();
+    assert_eq!(store.consume(id.clone()).blocking().unwrap().unwrap().value, Some(value("1")));
+    assert_eq!(store.consume(id.clone()).blocking().unwrap(), None);
+    assert_eq!(store.get(id).blocking().unwrap(), None);
+}
+
+pub(super) fn an_expired_entry_takes_no_answer(place: &Place<'_>) {
+    let store = store(place);
+    let id = created(&store, place.ticks(5));
+    let waiting = Waiting::start(store.settled(id.clone(), Duration::from_secs(100_000)));
+    place.pass(6);
+    assert!(waiting.finish().unwrap());
+    let refused = store.resolve(id.clone(), value("1")).blocking().unwrap();
+    // A store may have forgotten it by now.
+    assert!(matches!(refused, Resolved::Refused(Some(ReplyState::Expired) | None)), "{refused:?}");
+    assert!(!store.cancel(id.clone()).blocking().unwrap());
+    assert!(matches!(state(&store, &id), Some(ReplyState::Expired) | None));
+}
+
+pub(super) fn resolved_and_cancelled_entries_expire_too(place: &Place<'_>) {
+    let store = store(place);
+    let (resolved, cancelled) = (created(&store, place.ticks(5)), created(&store, place.ticks(5)));
+    store.resolve(resolved.clone(), value("1")).blocking().unwrap();
+    store.cancel(cancelled.clone()).blocking().unwrap();
+    place.pass(6);
+    for id in [resolved, cancelled] {
+        assert!(matches!(state(&store, &id), Some(ReplyState::Expired) | None));
+        let entry = store.consume(id).blocking().unwrap();
+        assert!(entry.is_none_or(|entry| entry.value.is_none()), "an answer past its time is not handed out");
+    }
+}
+
+pub(super) fn an_entry_is_deleted(place: &Place<'_>) {
+    let store = store(place);
+    let id = created(&store, place.ticks(50));
+    let waiting = Waiting::start(store.settled(id.clone(), Duration::from_secs(100_000)));
+    assert!(store.delete(id.clone()).blocking().unwrap());
+    assert!(waiting.finish().unwrap(), "whoever waits is told");
+    assert!(!store.delete(id.clone()).blocking().unwrap());
+    assert_eq!(state(&store, &id), None);
+}
+
+pub(super) fn expired_entries_are_scanned_and_cleaned_up(place: &Place<'_>) {
+    let store = store(place);
+    let alive = created(&store, place.ticks(100));
+    let mut ids: Vec<ReplyId> = (0..5).map(|_| created(&store, place.ticks(3))).collect();
+    place.pass(4);
+    let scanned = store.scan_expired(1000).blocking().unwrap();
+    assert!(!scanned.contains(&alive));
+    ids.retain(|id| scanned.contains(id));
+    assert_eq!(ids.len(), 5);
+    assert!(store.scan_expired(2).blocking().unwrap().len() <= 2);
+    assert_eq!(store.cleanup_expired(2).blocking().unwrap(), 2);
+    while store.cleanup_expired(100).blocking().unwrap() > 0 {}
+    assert!(ids.iter().all(|id| state(&store, id).is_none()));
+    assert_eq!(state(&store, &alive), Some(ReplyState::Pending));
+}
+
+pub(super) fn what_was_never_there_is_settled(place: &Place<'_>) {
+    let store = store(place);
+    assert!(store.settled(ReplyId::new(), Duration::from_secs(100)).blocking().unwrap());
+    let id = created(&store, place.ticks(50));
+    assert!(!store.settled(id.clone(), Duration::ZERO).blocking().unwrap());
+    let waiting = Waiting::start(store.settled(id.clone(), place.ticks(3)));
+    place.pass(4);
+    assert!(!waiting.finish().unwrap(), "the wait is over, and it is still pending");
+    store.resolve(id.clone(), value("1")).blocking().unwrap();
+    assert!(store.settled(id, Duration::from_secs(100)).blocking().unwrap());
+}
+
+pub(super) fn one_of_many_consumers_gets_the_answer(place: &Place<'_>) {
+    let store = store(place);
+    let id = created(&store, place.ticks(1000));
+    store.resolve(id.clone(), value("1")).blocking().unwrap();
+    let got = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                if store.consume(id.clone()).blocking().unwrap().is_some() {
+                    got.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert_eq!(got.into_inner(), 1);
+}

@@ -1,0 +1,164 @@
+//! Sending.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
+
+use super::{Place, bodies, receive_all, send_all};
+use crate::codec::Raw;
+use crate::error::Error;
+use crate::mailbox::Mailbox;
+
+pub(super) fn a_message_arrives_as_it_was_sent(place: &Place<'_>) {
+    let mailbox: Mailbox<String, ()> = place.mailbox();
+    let send = mailbox.send(&"héllo".into()).attribute("tenant", "a").attribute("empty-ish", " ").reply_to("responses");
+    let id = send.blocking().unwrap();
+    let message = mailbox.receive().blocking().unwrap().remove(0);
+    assert_eq!((message.id.clone(), message.body.as_str(), message.delivery_count), (id, "héllo", 1));
+    assert_eq!(message.attributes["tenant"], "a");
+    assert_eq!(message.attributes["empty-ish"], " ");
+    assert_eq!((message.attributes.len(), message.reply_to.as_deref()), (2, Some("responses")));
+    assert!(!message.expects_reply() && !message.receipt_handle.to_string().is_empty());
+    if !place.harness.is_exact() {
+        let age = SystemTime::now().duration_since(message.enqueued_at).unwrap_or_default();
+        assert!(age < Duration::from_secs(60), "sent {age:?} ago");
+    }
+    message.acknowledge().blocking().unwrap();
+}
+
+pub(super) fn ids_are_unique_and_those_of_the_deliveries(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let mut ids = HashSet::new();
+    for number in 0..20 {
+        assert!(ids.insert(mailbox.send(&number).blocking().unwrap()));
+    }
+    for _ in 0..20 {
+        let message = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
+        assert!(ids.remove(&message.id), "{:?} was delivered twice, or was never sent", message.id);
+    }
+}
+
+pub(super) fn first_deliveries_are_in_order(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, 0..30);
+    let mut received = Vec::new();
+    while received.len() < 30 {
+        let batch = receive_all(&mailbox, place);
+        assert!(!batch.is_empty());
+        received.extend(bodies(&batch));
+    }
+    if place.limits().ordering != crate::backend::Ordering::Fifo {
+        received.sort_unstable();
+    }
+    assert_eq!(received, (0..30).collect::<Vec<_>>());
+}
+
+pub(super) fn a_delayed_message_is_invisible_until_its_time(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    mailbox.send(&1).delay(place.ticks(4)).blocking().unwrap();
+    assert!(receive_all(&mailbox, place).is_empty());
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "it counts all the same");
+    place.pass(2);
+    assert!(receive_all(&mailbox, place).is_empty());
+    place.pass(3);
+    assert_eq!(bodies(&receive_all(&mailbox, place)), [1]);
+}
+
+pub(super) fn messages_are_ordered_by_the_moment_they_become_visible(place: &Place<'_>) {
+    if place.limits().ordering != crate::backend::Ordering::Fifo {
+        return assert_ne!(place.limits().ordering, crate::backend::Ordering::Fifo);
+    }
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    mailbox.send(&3).delay(place.ticks(9)).blocking().unwrap();
+    mailbox.send(&1).delay(place.ticks(3)).blocking().unwrap();
+    mailbox.send(&2).blocking().unwrap();
+    let leased = mailbox.receive().visibility_timeout(place.ticks(6)).blocking().unwrap();
+    assert_eq!(bodies(&leased), [2]);
+    place.pass(12);
+    // All three are due by now: 1 first, then 2, whose lease ended, then 3. What is sent now comes after them.
+    mailbox.send(&4).blocking().unwrap();
+    assert_eq!(bodies(&receive_all(&mailbox, place)), [1, 2, 3, 4]);
+}
+
+pub(super) fn large_empty_and_binary_bodies_survive(place: &Place<'_>) {
+    let typed: Mailbox<u32, u32> = place.mailbox();
+    let mailbox: Mailbox<Vec<u8>, (), Raw> = typed.untyped().typed();
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let large: Vec<u8> = (0..200 * 1024u32).map(|number| (number * 7919 >> 8) as u8).collect();
+    for body in [Vec::new(), all_bytes, large, b"\r\n{}\0".to_vec()] {
+        mailbox.send(&body).blocking().unwrap();
+        let message = mailbox.receive().blocking().unwrap().remove(0);
+        assert!(message.body == body, "a body of {} bytes changed", body.len());
+        message.acknowledge().blocking().unwrap();
+    }
+}
+
+pub(super) fn all_codecs_work(place: &Place<'_>) {
+    fn check<C>(mailbox: &Mailbox<String, (), C>)
+    where
+        C: crate::Encode<String> + crate::Decode<String>,
+    {
+        mailbox.send(&"text".into()).blocking().unwrap();
+        let message = mailbox.receive().blocking().unwrap().remove(0);
+        assert_eq!(message.body, "text");
+        message.acknowledge().blocking().unwrap();
+    }
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    check::<crate::Json>(&mailbox.untyped().typed());
+    check::<Raw>(&mailbox.untyped().typed());
+    #[cfg(feature = "messagepack")]
+    check::<crate::MessagePack>(&mailbox.untyped().typed());
+}
+
+pub(super) fn a_full_mailbox_refuses_until_there_is_room(place: &Place<'_>) {
+    if !place.limits().max_size {
+        let refused = place.connection.clone().max_size(2).mailbox::<u32, u32, crate::Json>(&place.name());
+        return assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_size(2));
+    send_all(&mailbox, 0..2);
+    let message = mailbox.receive().blocking().unwrap().remove(0);
+    let error = mailbox.send(&2).blocking().unwrap_err();
+    assert!(matches!(error, Error::MailboxFull { .. }) && error.is_transient(), "leased messages count: {error:?}");
+    assert!(error.to_string().contains('2'), "the limit is named: {error}");
+    message.acknowledge().blocking().unwrap();
+    mailbox.send(&3).blocking().unwrap();
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 2);
+}
+
+pub(super) fn a_batch_is_sent_in_order_with_a_result_each(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let numbers: Vec<u32> = (0..place.limits().max_batch.min(10) as u32).collect();
+    let ids = mailbox.send_batch(&numbers).attribute("kind", "batch").blocking().unwrap();
+    assert_eq!(ids.len(), numbers.len());
+    let received = receive_all(&mailbox, place);
+    let mut pairs: Vec<_> = received.iter().map(|message| (message.body, message.id.clone())).collect();
+    if place.limits().ordering != crate::backend::Ordering::Fifo {
+        pairs.sort();
+    }
+    let expected: Vec<_> = numbers.into_iter().zip(ids.into_iter().map(Result::unwrap)).collect();
+    assert_eq!(pairs, expected);
+    assert!(received.iter().all(|message| message.attributes["kind"] == "batch"));
+    assert_eq!(mailbox.send_batch([]).blocking().unwrap().len(), 0);
+}
+
+pub(super) fn what_cannot_be_encoded_is_not_sent(place: &Place<'_>) {
+    #[derive(Clone, Debug)]
+    struct Odd(bool);
+    impl serde::Serialize for Odd {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            match self.0 {
+                true => Err(serde::ser::Error::custom("odd")),
+                false => serializer.serialize_u32(1),
+            }
+        }
+    }
+    let mailbox: Mailbox<Odd, ()> = place.mailbox();
+    let error = mailbox.send(&Odd(true)).blocking().unwrap_err();
+    assert!(
+        matches!(error, Error::Serialization { message: None, .. }) && error.to_string().contains("odd"),
+        "{error:?}"
+    );
+    let results = mailbox.send_batch(&[Odd(false), Odd(true), Odd(false)]).blocking().unwrap();
+    assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 2);
+}

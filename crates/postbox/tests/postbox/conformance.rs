@@ -1,0 +1,97 @@
+//! The conformance suite on memory, with a clock moved by hand and with the real one, and on the fake.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox::conformance::Harness;
+use postbox::testing::{FakeBackend, ManualClock};
+use postbox::{Clock as _, Connection, MemoryBackend};
+
+struct Manual {
+    connection: Connection,
+    clock: ManualClock,
+}
+
+impl Manual {
+    fn memory() -> Self {
+        let clock = ManualClock::new();
+        Manual { connection: Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone()))), clock }
+    }
+
+    fn fake() -> Self {
+        let backend = FakeBackend::new();
+        let clock = backend.clock().clone();
+        Manual { connection: Connection::new(backend), clock }
+    }
+}
+
+impl Harness for Manual {
+    fn connect(&self) -> Connection {
+        self.connection.clone()
+    }
+
+    fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+}
+
+/// `memory://`, by the process's own clock.
+struct Real;
+
+impl Harness for Real {
+    fn connect(&self) -> Connection {
+        postbox::connect("memory://").blocking().unwrap()
+    }
+
+    fn advance(&self, by: Duration) {
+        let end = postbox::SystemClock.now().after(by);
+        while postbox::SystemClock.now() < end {
+            std::thread::sleep(postbox::SystemClock.now().until(end));
+        }
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+}
+
+mod memory {
+    use super::*;
+
+    postbox::conformance_tests!(Manual::memory());
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        postbox::conformance::property(&Manual::memory(), 600);
+    }
+}
+
+mod fake {
+    use super::*;
+
+    postbox::conformance_tests!(Manual::fake());
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        postbox::conformance::property(&Manual::fake(), 200);
+    }
+}
+
+mod real_time {
+    use super::*;
+
+    postbox::conformance_tests!(Real);
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        postbox::conformance::property(&Real, 4);
+    }
+}
