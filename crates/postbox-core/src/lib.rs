@@ -65,6 +65,8 @@ pub use self::order::Order;
 pub use self::park::wait_for;
 pub use self::priority::{Priority, Rank};
 pub use self::shared::mailbox::{Mailbox, MailboxConsumer};
+#[doc(hidden)]
+pub use self::sync::Lock;
 pub use self::sync::{SingleThread, ThreadSafe};
 pub use self::wait::{Ticket, WaitQueue};
 

@@ -39,6 +39,11 @@ use crate::reply_store::ReplyStore;
 /// Several of something, mostly one.
 pub type Batch<T> = SmallVec<[T; 1]>;
 
+/// The answer to a batch of one.
+pub(crate) fn only<T>(mut results: Batch<T>) -> T {
+    results.pop().expect("a verb answers each entry")
+}
+
 /// A place that stores mailboxes.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What it is called in errors and metrics: `"memory"`.
@@ -83,7 +88,7 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
     /// With nothing to deliver it waits, up to `wait`, and answers as soon as there is one message: sent, given back,
     /// at the end of its delay or of another consumer's lease. It never waits to fill the batch. Nothing is leased for
     /// an answer that is dropped before it was ready.
-    fn receive(&self, request: Receive) -> Answer<Result<Batch<Delivery>, Error>>;
+    fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>>;
 
     /// Removes delivered messages for good.
     ///
@@ -100,6 +105,16 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
     ///
     /// Fails with [`Error::ReceiptHandleExpired`] as `acknowledge` does.
     fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>>;
+
+    /// [`send`](Self::send) of one message. Only for speed: it does nothing else.
+    fn send_one(&self, message: Outgoing) -> Answer<Result<MessageId, Error>> {
+        self.send(Batch::from_buf([message])).map(only)
+    }
+
+    /// [`acknowledge`](Self::acknowledge) of one delivery. Only for speed: it does nothing else.
+    fn acknowledge_one(&self, receipt: Receipt) -> Answer<Result<(), Error>> {
+        self.acknowledge(Batch::from_buf([receipt])).map(only)
+    }
 
     /// Removes all messages, leased ones too, but no dead letters. Their receipts are void. Answers how many.
     fn purge(&self) -> Answer<Result<u64, Error>>;
@@ -158,6 +173,14 @@ pub struct Outgoing {
     pub headers: Option<Arc<Headers>>,
     /// How long it stays invisible.
     pub delay: Duration,
+    /// What few messages ask for.
+    pub special: Option<Box<Special>>,
+}
+
+/// What few messages ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Special {
     /// After how long it goes if it was not delivered.
     pub expires_in: Option<Duration>,
     /// The group in whose order it is delivered.
@@ -169,16 +192,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// A plain message with a new id.
     pub fn new(body: Bytes, content_type: ContentType) -> Self {
-        Outgoing {
-            id: MessageId::new(),
-            body,
-            content_type,
-            headers: None,
-            delay: Duration::ZERO,
-            expires_in: None,
-            group: None,
-            deduplication: None,
-        }
+        Outgoing { id: MessageId::new(), body, content_type, headers: None, delay: Duration::ZERO, special: None }
     }
 }
 
@@ -221,6 +235,8 @@ pub struct Delivery {
     pub delivery_count: u32,
     /// When it was sent, by the place's clock.
     pub enqueued_at: Moment,
+    /// When it was handed out, by the same clock. Its lease runs from here.
+    pub delivered_at: Moment,
 }
 
 /// Which delivery an act is about.

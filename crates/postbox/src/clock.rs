@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::runtime;
 
@@ -27,6 +27,7 @@ impl Moment {
 
     /// Later by a duration; the end of time if that is too late.
     #[must_use]
+    #[inline]
     pub fn after(self, duration: Duration) -> Self {
         Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -75,7 +76,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-static ANCHOR: OnceLock<(Instant, Moment)> = OnceLock::new();
+/// The processor's own counter where that is reliable: three reads of it are in every message's way.
+static ANCHOR: LazyLock<(quanta::Clock, u64, Moment)> = LazyLock::new(|| {
+    let clock = quanta::Clock::new();
+    let raw = clock.raw();
+    (clock, raw, SystemTime::now().into())
+});
 
 impl SystemClock {
     /// The clock, to be shared.
@@ -87,8 +93,8 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
-        let (start, moment) = ANCHOR.get_or_init(|| (Instant::now(), SystemTime::now().into()));
-        moment.after(start.elapsed())
+        let (clock, start, moment) = &*ANCHOR;
+        Moment(moment.0.saturating_add(clock.delta_as_nanos(*start, clock.raw())))
     }
 
     fn set_alarm(&self, at: Moment, waker: Waker) -> Alarm {

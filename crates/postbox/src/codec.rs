@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -20,7 +19,7 @@ pub enum ContentType {
     /// `application/octet-stream`
     Bytes,
     /// Any other.
-    Other(Arc<str>),
+    Other(Box<Box<str>>),
     /// None was given: the producer is not one of ours.
     #[default]
     Unmarked,
@@ -46,7 +45,7 @@ impl From<&str> for ContentType {
             "application/msgpack" => ContentType::MessagePack,
             "application/octet-stream" => ContentType::Bytes,
             "" => ContentType::Unmarked,
-            other => ContentType::Other(other.into()),
+            other => ContentType::Other(Box::new(other.into())),
         }
     }
 }

@@ -94,6 +94,7 @@ fn seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs_f64())
 }
 
+#[inline]
 pub(crate) fn check_duration(parameter: &'static str, value: Duration, longest: Duration) -> Result<(), Error> {
     if value <= longest {
         return Ok(());
@@ -149,10 +150,12 @@ impl Core {
         Error::Unsupported { backend: self.backend.kind(), operation }
     }
 
+    #[inline]
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.closed.is_cancelled() { Err(Error::Closed { mailbox: self.name.to_string() }) } else { Ok(()) }
     }
 
+    #[inline]
     pub(crate) fn check_batch(&self, parameter: &'static str, size: usize) -> Result<(), Error> {
         if size > self.limits.max_batch || size == 0 {
             return Err(Error::invalid(parameter, size, format!("1 to {}", self.limits.max_batch)));
@@ -160,6 +163,7 @@ impl Core {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn tell(&self, event: impl FnOnce(MailboxName) -> MailboxEvent) {
         if let Some(dispatcher) = &self.dispatcher {
             dispatcher.publish(&event(self.name.clone()));
@@ -181,24 +185,52 @@ impl Core {
         if let Err(error) = self.check_open() {
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
-        let core = Arc::clone(self);
-        self.bytes.send(messages).map(move |results| {
-            for result in &results {
-                match result {
-                    Ok(id) => {
-                        core.meters.sent.increment(1);
-                        trace!(mailbox = %core.name, %id, "sent");
-                        core.tell(|mailbox| MailboxEvent::Sent { mailbox, id: id.clone() });
-                    }
-                    Err(error) => core.failed("send", error),
-                }
-            }
-            results
-        })
+        self.then(self.bytes.send(messages), |core, results| results.iter().for_each(|result| core.sent(result)))
     }
 
-    /// An empty batch when the handle is closed while it waits.
-    pub(crate) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Batch<Delivery>, Error>> {
+    #[inline]
+    pub(crate) fn send_one(self: &Arc<Self>, message: Outgoing) -> Answer<Result<MessageId, Error>> {
+        if let Err(error) = self.check_open() {
+            return Answer::ready(Err(error));
+        }
+        self.then(self.bytes.send_one(message), |core, result| core.sent(result))
+    }
+
+    fn sent(&self, result: &Result<MessageId, Error>) {
+        match result {
+            Ok(id) => {
+                self.meters.sent.increment(1);
+                trace!(mailbox = %self.name, %id, "sent");
+                self.tell(|mailbox| MailboxEvent::Sent { mailbox, id: id.clone() });
+            }
+            Err(error) => self.failed("send", error),
+        }
+    }
+
+    /// Looks at the answer of a verb when it is there. Nothing is cloned for one that is there at once.
+    fn then<T: 'static>(
+        self: &Arc<Self>,
+        answer: Answer<T>,
+        look: impl FnOnce(&Arc<Self>, &T) + Send + 'static,
+    ) -> Answer<T> {
+        match answer.split() {
+            Ok(value) => {
+                look(self, &value);
+                Answer::ready(value)
+            }
+            Err(future) => {
+                let core = Arc::clone(self);
+                Answer::from_future(async move {
+                    let value = future.await;
+                    look(&core, &value);
+                    value
+                })
+            }
+        }
+    }
+
+    /// Nothing when the handle is closed while it waits.
+    pub(crate) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if let Err(error) = self.check_open() {
             return Answer::ready(Err(error));
         }
@@ -210,7 +242,7 @@ impl Core {
             Err(future) => {
                 let core = Arc::clone(self);
                 Answer::from_future(async move {
-                    let result = unless(core.closed.cancelled(), future).await.unwrap_or_else(|| Ok(Batch::new()));
+                    let result = unless(core.closed.cancelled(), future).await.unwrap_or_else(|| Ok(Vec::new()));
                     core.received(&result);
                     result
                 })
@@ -218,18 +250,18 @@ impl Core {
         }
     }
 
-    fn received(&self, result: &Result<Batch<Delivery>, Error>) {
+    fn received(&self, result: &Result<Vec<Delivery>, Error>) {
         match result {
             Ok(deliveries) if deliveries.is_empty() => {}
             Ok(deliveries) => {
                 self.meters.received.increment(deliveries.len() as u64);
-                let now = self.clock.now();
                 for delivery in deliveries {
                     let (id, delivery_count) = (&delivery.id, delivery.delivery_count);
                     if delivery_count > 1 {
                         self.meters.redelivered.increment(1);
                     } else {
-                        self.meters.queue_time.record(delivery.enqueued_at.until(now).as_secs_f64());
+                        let waited = delivery.enqueued_at.until(delivery.delivered_at);
+                        self.meters.queue_time.record(waited.as_secs_f64());
                     }
                     trace!(mailbox = %self.name, %id, delivery_count, "received");
                     self.tell(|mailbox| MailboxEvent::Received { mailbox, id: id.clone(), delivery_count });
@@ -241,14 +273,24 @@ impl Core {
 
     pub(crate) fn acknowledge(self: &Arc<Self>, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         let about = self.about(&receipts, |receipt| receipt);
-        let core = Arc::clone(self);
-        self.bytes.acknowledge(receipts).map(move |results| {
-            core.finished("acknowledge", &core.meters.acknowledged, &results, |at| {
+        self.then(self.bytes.acknowledge(receipts), move |core, results| {
+            core.finished("acknowledge", &core.meters.acknowledged, results, |at| {
                 if let Some(about) = &about {
                     core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: about[at].clone() });
                 }
             });
-            results
+        })
+    }
+
+    #[inline]
+    pub(crate) fn acknowledge_one(self: &Arc<Self>, receipt: Receipt) -> Answer<Result<(), Error>> {
+        let about = self.dispatcher.as_ref().map(|_| receipt.id.clone());
+        self.then(self.bytes.acknowledge_one(receipt), move |core, result| {
+            core.finished("acknowledge", &core.meters.acknowledged, std::slice::from_ref(result), |_| {
+                if let Some(id) = &about {
+                    core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: id.clone() });
+                }
+            });
         })
     }
 
@@ -258,8 +300,7 @@ impl Core {
     ) -> Answer<Batch<Result<(), Error>>> {
         let about = self.about(&changes, |(receipt, _)| receipt);
         let what: Batch<Visibility> = changes.iter().map(|(_, visibility)| *visibility).collect();
-        let core = Arc::clone(self);
-        self.bytes.set_visibility(changes).map(move |results| {
+        self.then(self.bytes.set_visibility(changes), move |core, results| {
             for (at, visibility) in what.iter().enumerate() {
                 let one = &results[at..=at];
                 let (verb, meter) = match visibility {
@@ -275,21 +316,18 @@ impl Core {
                     });
                 });
             }
-            results
         })
     }
 
     pub(crate) fn dead_letter(self: &Arc<Self>, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
         let about: Batch<(MessageId, String)> =
             letters.iter().map(|(receipt, reason)| (receipt.id.clone(), reason.clone())).collect();
-        let core = Arc::clone(self);
-        self.bytes.dead_letter(letters).map(move |results| {
-            core.finished("dead_letter", &core.meters.dead_lettered, &results, |at| {
+        self.then(self.bytes.dead_letter(letters), move |core, results| {
+            core.finished("dead_letter", &core.meters.dead_lettered, results, |at| {
                 let (id, reason) = about[at].clone();
                 warn!(mailbox = %core.name, %id, reason, "moved to the dead letters");
                 core.tell(|mailbox| MailboxEvent::DeadLettered { mailbox, id, reason });
             });
-            results
         })
     }
 
@@ -315,9 +353,4 @@ impl Core {
             }
         }
     }
-}
-
-/// The answer to a batch of one.
-pub(crate) fn only<T>(results: Batch<T>) -> T {
-    results.into_iter().next().expect("a verb answers each entry")
 }

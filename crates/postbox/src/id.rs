@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::RngExt as _;
 use uuid::Uuid;
@@ -10,8 +9,17 @@ use uuid::Uuid;
 /// Either a UUID, which costs no allocation, or whatever text a server or another program made.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Repr {
-    Uuid([u8; 16]),
+    // As words: copies of odd bytes stall the processor.
+    Uuid([u64; 2]),
     Text(Arc<str>),
+}
+
+const fn words(number: u128) -> [u64; 2] {
+    [(number >> 64) as u64, number as u64]
+}
+
+const fn number([high, low]: [u64; 2]) -> u128 {
+    (high as u128) << 64 | low as u128
 }
 
 impl Repr {
@@ -19,7 +27,7 @@ impl Repr {
     fn parse(text: &str) -> Self {
         match Uuid::try_parse(text) {
             Ok(uuid) if uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text => {
-                Repr::Uuid(uuid.into_bytes())
+                Repr::Uuid(words(uuid.as_u128()))
             }
             _ => Repr::Text(text.into()),
         }
@@ -29,7 +37,9 @@ impl Repr {
 impl Repr {
     fn is(&self, text: &str) -> bool {
         match self {
-            Repr::Uuid(bytes) => Uuid::from_bytes(*bytes).hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text,
+            Repr::Uuid(words) => {
+                Uuid::from_u128(number(*words)).hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text
+            }
             Repr::Text(own) => **own == *text,
         }
     }
@@ -38,22 +48,17 @@ impl Repr {
 impl fmt::Display for Repr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Repr::Uuid(bytes) => f.pad(Uuid::from_bytes(*bytes).hyphenated().encode_lower(&mut Uuid::encode_buffer())),
+            Repr::Uuid(words) => {
+                f.pad(Uuid::from_u128(number(*words)).hyphenated().encode_lower(&mut Uuid::encode_buffer()))
+            }
             Repr::Text(text) => f.pad(text),
         }
     }
 }
 
-/// A new UUID of version 7: ordered by time to the millisecond, and not to be guessed.
+/// A new UUID: 122 random bits, not to be guessed.
 pub(crate) fn new_uuid() -> Uuid {
-    let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
-    uuid_at(millis)
-}
-
-pub(crate) fn uuid_at(millis: u64) -> Uuid {
-    let random: u128 = rand::rng().random();
-    let [.., a, b, c, d, e, f, g, h, i, j] = random.to_be_bytes();
-    uuid::Builder::from_unix_timestamp_millis(millis, &[a, b, c, d, e, f, g, h, i, j]).into_uuid()
+    uuid::Builder::from_random_bytes(rand::rng().random::<u128>().to_ne_bytes()).into_uuid()
 }
 
 macro_rules! identifier {
@@ -66,14 +71,14 @@ macro_rules! identifier {
             /// The identifier as a number, if it is a UUID.
             pub fn as_u128(&self) -> Option<u128> {
                 match &self.0 {
-                    Repr::Uuid(bytes) => Some(u128::from_be_bytes(*bytes)),
+                    Repr::Uuid(words) => Some(number(*words)),
                     Repr::Text(_) => None,
                 }
             }
 
             /// The identifier with this number.
             pub const fn from_u128(number: u128) -> Self {
-                $name(Repr::Uuid(number.to_be_bytes()))
+                $name(Repr::Uuid(words(number)))
             }
         }
 
@@ -103,7 +108,7 @@ macro_rules! identifier {
 
         impl From<Uuid> for $name {
             fn from(uuid: Uuid) -> Self {
-                $name(Repr::Uuid(uuid.into_bytes()))
+                $name(Repr::Uuid(words(uuid.as_u128())))
             }
         }
 

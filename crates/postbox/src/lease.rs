@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backend::{Batch, Receipt, Visibility};
+use crate::backend::{Batch, Receipt, Visibility, only};
 use crate::cancellation::{Cancellation, unless};
 use crate::clock::Sleep;
 use crate::codec::{CodecError, ContentType};
-use crate::core::{Core, check_duration, only};
+use crate::core::{Core, check_duration};
 use crate::dispatcher::MailboxEvent;
 use crate::error::Error;
 use crate::id::ReplyId;
@@ -50,11 +50,12 @@ impl Finish {
 impl Verb for Finish {
     type Output = Result<(), Error>;
 
+    #[inline]
     fn start(self) -> Answer<Self::Output> {
         let Finish { core, receipt, act } = self;
         match act {
             Act::Acknowledge { expects_reply: true } => Answer::ready(Err(Error::ReplyExpected { id: receipt.id })),
-            Act::Acknowledge { expects_reply: false } => core.acknowledge(Batch::from_buf([receipt])).map(only),
+            Act::Acknowledge { expects_reply: false } => core.acknowledge_one(receipt),
             Act::Extend(by) => match check_duration("visibility_timeout", by, core.limits.max_visibility) {
                 Ok(()) => core.set_visibility(Batch::from_buf([(receipt, Visibility::Extend(by))])).map(only),
                 Err(error) => Answer::ready(Err(error)),
@@ -90,6 +91,7 @@ impl Nack {
 impl Verb for Nack {
     type Output = Result<(), Error>;
 
+    #[inline]
     fn start(self) -> Answer<Self::Output> {
         if let Err(error) = check_duration("visibility_timeout", self.after, self.core.limits.max_visibility) {
             return Answer::ready(Err(error));
@@ -126,6 +128,7 @@ impl SendReply {
 impl Verb for SendReply {
     type Output = Result<(), Error>;
 
+    #[inline]
     fn start(self) -> Answer<Self::Output> {
         let SendReply { core, receipt, reply, answer, content_type } = self;
         let Some(id) = reply else { return Answer::ready(Err(Error::NoReplyChannel { id: receipt.id })) };
@@ -146,7 +149,7 @@ impl Verb for SendReply {
                     Ok(Resolved::Refused(state)) => Some(refusal(id.clone(), state)),
                 };
                 let (about, teller) = (receipt.id.clone(), Arc::clone(&core));
-                core.acknowledge(Batch::from_buf([receipt])).map(only).map(move |acknowledged| match refused {
+                core.acknowledge_one(receipt).map(move |acknowledged| match refused {
                     Some(error) => acknowledged.and(Err(error)),
                     None => {
                         teller.meters.replied.increment(1);

@@ -156,6 +156,7 @@ macro_rules! awaitable {
             type Output = <Self as $crate::operation::Verb>::Output;
             type IntoFuture = $crate::operation::Operation<Self>;
 
+            #[inline]
             fn into_future(self) -> Self::IntoFuture {
                 $crate::operation::Operation::new(self)
             }
@@ -167,6 +168,7 @@ macro_rules! awaitable {
             ///
             /// # Errors
             /// As when it is awaited.
+            #[inline]
             pub fn blocking(self) -> <Self as $crate::operation::Verb>::Output {
                 $crate::operation::Verb::start(self).blocking()
             }

@@ -82,7 +82,7 @@ where
         if let Err(error) = self.check() {
             return Answer::ready(Err(error));
         }
-        let core = Arc::clone(&self.core);
+        let core = self.core;
         match core.receive(self.request).split() {
             Ok(result) => Answer::ready(result.and_then(|deliveries| decode_all(&core, deliveries))),
             Err(future) => Answer::from_future(async move {
@@ -95,10 +95,7 @@ where
 
 awaitable!(ReceiveMessages<T, R, C> where T: Send + 'static, R: 'static, C: Decode<T>);
 
-fn decode_all<T, R, C: Decode<T>>(
-    core: &Arc<Core>,
-    deliveries: Batch<Delivery>,
-) -> Result<Vec<Message<T, R, C>>, Error> {
+fn decode_all<T, R, C: Decode<T>>(core: &Arc<Core>, deliveries: Vec<Delivery>) -> Result<Vec<Message<T, R, C>>, Error> {
     let mut messages = Vec::with_capacity(deliveries.len());
     let mut bad = None;
     for delivery in deliveries {

@@ -21,10 +21,12 @@ struct Shared {
 struct State {
     alarms: Alarms,
     ready: VecDeque<Arc<Task>>,
+    /// Until when the thread sleeps. Alarms for later need not wake it: it will look then.
+    sleeps_until: Option<Moment>,
 }
 
 static SHARED: Shared = Shared {
-    state: Mutex::new(State { alarms: Alarms::new(), ready: VecDeque::new() }),
+    state: Mutex::new(State { alarms: Alarms::new(), ready: VecDeque::new(), sleeps_until: None }),
     changed: Condvar::new(),
     start: Once::new(),
 };
@@ -36,10 +38,10 @@ fn lock() -> MutexGuard<'static, State> {
 
 pub(crate) fn set_alarm(at: Moment, waker: Waker) -> Alarm {
     let mut state = lock();
-    let is_first = state.alarms.first().is_none_or(|first| at < first);
+    let is_early = state.sleeps_until.is_none_or(|until| at < until);
     let alarm = state.alarms.set(at, waker);
     drop(state);
-    if is_first {
+    if is_early {
         tell();
     }
     alarm
@@ -91,13 +93,18 @@ fn run() {
         let due = state.alarms.take_due(SystemClock.now());
         let ready = std::mem::take(&mut state.ready);
         if due.is_empty() && ready.is_empty() {
-            state = match state.alarms.first() {
+            // Until the first alarm is due. If that is taken back, the thread wakes for nothing, once: cheaper than being
+            // woken at each new one.
+            let first = state.alarms.first();
+            state.sleeps_until = Some(first.unwrap_or(Moment::from_nanos(u64::MAX)));
+            state = match first {
                 None => SHARED.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(at) => {
                     let left = SystemClock.now().until(at);
                     SHARED.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
+            state.sleeps_until = None;
             continue;
         }
         drop(state);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backend::{Batch, Headers, Outgoing};
+use crate::backend::{Batch, Headers, Outgoing, Special};
 use crate::codec::{CodecError, ContentType};
-use crate::core::{Core, check_duration, only};
+use crate::core::{Core, check_duration};
 use crate::error::Error;
 use crate::id::{MessageId, ReplyId};
 use crate::operation::{Answer, Verb, awaitable};
@@ -23,73 +23,79 @@ pub(crate) const RESERVED: &str = "postbox.";
 pub(crate) struct Draft {
     body: Result<Bytes, CodecError>,
     content_type: ContentType,
+    delay: Duration,
+    /// What few messages have; most need not carry the room for it.
+    extras: Option<Box<Extras>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Extras {
     id: Option<MessageId>,
     headers: Headers,
-    delay: Duration,
-    expires_in: Option<Duration>,
-    group: Option<String>,
-    deduplication: Option<String>,
+    special: Special,
 }
 
 impl Draft {
-    pub(crate) fn new(body: Result<Bytes, CodecError>, content_type: ContentType) -> Self {
-        Draft {
-            body,
-            content_type,
-            id: None,
-            headers: Headers::default(),
-            delay: Duration::ZERO,
-            expires_in: None,
-            group: None,
-            deduplication: None,
-        }
+    pub(crate) const fn new(body: Result<Bytes, CodecError>, content_type: ContentType) -> Self {
+        Draft { body, content_type, delay: Duration::ZERO, extras: None }
+    }
+
+    fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
     }
 
     /// The message, if all of it is allowed.
     fn checked(mut self, core: &Core) -> Result<Outgoing, Error> {
         let limits = &core.limits;
         check_duration("delay", self.delay, limits.max_delay)?;
-        if let Some(after) = self.expires_in {
-            check_duration("expires_in", after, limits.max_delay)?;
-        }
-        for (wanted, allowed, operation) in [
-            (self.group.is_some(), limits.groups, "deliver by message group"),
-            (self.deduplication.is_some(), limits.deduplication, "deduplicate"),
-            (self.expires_in.is_some(), limits.expiry, "let a message expire by itself"),
-        ] {
-            if wanted && !allowed {
-                return Err(core.unsupported(operation));
-            }
-        }
-        for (parameter, id) in [("group", &self.group), ("deduplication_id", &self.deduplication)] {
-            if let Some(id) = id.as_ref().filter(|id| !(1..=128).contains(&id.len())) {
-                return Err(Error::invalid(parameter, format!("{id:?}"), "1 to 128 bytes"));
-            }
-        }
-        self.headers.attributes.iter().try_for_each(|(name, value)| check_attribute(name, value))?;
         if let Some(context) = TraceContext::current() {
             // What a handler sends belongs to the trace of its message.
-            self.headers.attributes.entry(TRACEPARENT.into()).or_insert_with(|| context.child().to_string());
+            let attributes = &mut self.extras().headers.attributes;
+            attributes.entry(TRACEPARENT.into()).or_insert_with(|| context.child().to_string());
         }
         let body = self.body.map_err(Error::encoding)?;
-        if let Some(most) = limits.max_message_size {
-            let attributes = self.headers.attributes.iter().map(|(name, value)| name.len() + value.len());
-            let size = body.len() + attributes.sum::<usize>() + self.headers.reply_to.as_ref().map_or(0, String::len);
-            if size > most {
-                return Err(Error::invalid("message size", format!("{size} bytes"), format!("up to {most} bytes")));
-            }
-        }
+        let mut size = body.len();
         let mut message = Outgoing::new(body, self.content_type);
-        if let Some(id) = self.id {
-            message.id = id;
-        }
-        message.headers = (self.headers != Headers::default()).then(|| Arc::new(self.headers));
         message.delay = self.delay;
-        message.expires_in = self.expires_in;
-        message.group = self.group;
-        message.deduplication = self.deduplication;
-        Ok(message)
+        if let Some(extras) = self.extras {
+            let Extras { id, headers, special } = *extras;
+            check_special(core, &special)?;
+            headers.attributes.iter().try_for_each(|(name, value)| check_attribute(name, value))?;
+            size += headers.attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+            size += headers.reply_to.as_ref().map_or(0, String::len);
+            message.id = id.unwrap_or(message.id);
+            message.headers = (headers != Headers::default()).then(|| Arc::new(headers));
+            message.special = (special != Special::default()).then(|| Box::new(special));
+        }
+        match limits.max_message_size {
+            Some(most) if size > most => {
+                Err(Error::invalid("message size", format!("{size} bytes"), format!("up to {most} bytes")))
+            }
+            _ => Ok(message),
+        }
     }
+}
+
+fn check_special(core: &Core, special: &Special) -> Result<(), Error> {
+    let limits = &core.limits;
+    if let Some(after) = special.expires_in {
+        check_duration("expires_in", after, limits.max_delay)?;
+    }
+    for (wanted, allowed, operation) in [
+        (special.group.is_some(), limits.groups, "deliver by message group"),
+        (special.deduplication.is_some(), limits.deduplication, "deduplicate"),
+        (special.expires_in.is_some(), limits.expiry, "let a message expire by itself"),
+    ] {
+        if wanted && !allowed {
+            return Err(core.unsupported(operation));
+        }
+    }
+    for (parameter, id) in [("group", &special.group), ("deduplication_id", &special.deduplication)] {
+        if let Some(id) = id.as_ref().filter(|id| !(1..=128).contains(&id.len())) {
+            return Err(Error::invalid(parameter, format!("{id:?}"), "1 to 128 bytes"));
+        }
+    }
+    Ok(())
 }
 
 fn check_attribute(name: &str, value: &str) -> Result<(), Error> {
@@ -115,37 +121,37 @@ macro_rules! options {
 
         /// Where an answer should go: a name, or a URI. Whoever handles the message resolves it.
         pub fn reply_to(mut self, address: impl Into<String>) -> Self {
-            self.draft.headers.reply_to = Some(address.into());
+            self.draft.extras().headers.reply_to = Some(address.into());
             self
         }
 
         /// Writes an attribute on the message. Names that start with `postbox.` are reserved.
         pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-            self.draft.headers.attributes.insert(name.into(), value.into());
+            self.draft.extras().headers.attributes.insert(name.into(), value.into());
             self
         }
 
         /// Drops the message after so long, unless it is being delivered then.
         pub fn expires_in(mut self, after: Duration) -> Self {
-            self.draft.expires_in = Some(after);
+            self.draft.extras().special.expires_in = Some(after);
             self
         }
 
         /// Delivers the messages of one group in order, one at a time.
         pub fn group(mut self, group: impl Into<String>) -> Self {
-            self.draft.group = Some(group.into());
+            self.draft.extras().special.group = Some(group.into());
             self
         }
 
         /// Sends with the same deduplication id, within the mailbox's window, are one message.
         pub fn deduplication_id(mut self, id: impl Into<String>) -> Self {
-            self.draft.deduplication = Some(id.into());
+            self.draft.extras().special.deduplication = Some(id.into());
             self
         }
 
         /// Uses this id instead of a new one, so that a retry by the caller is the same message. A UUID.
         pub fn id(mut self, id: impl Into<MessageId>) -> Self {
-            self.draft.id = Some(id.into());
+            self.draft.extras().id = Some(id.into());
             self
         }
 
@@ -175,9 +181,10 @@ impl SendMessage {
 impl Verb for SendMessage {
     type Output = Result<MessageId, Error>;
 
+    #[inline]
     fn start(self) -> Answer<Self::Output> {
         match self.draft.checked(&self.core) {
-            Ok(message) => self.core.send(Batch::from_buf([message])).map(only),
+            Ok(message) => self.core.send_one(message),
             Err(error) => Answer::ready(Err(error)),
         }
     }
@@ -209,19 +216,19 @@ impl SendBatch {
 
     /// Where answers should go: a name, or a URI.
     pub fn reply_to(mut self, address: impl Into<String>) -> Self {
-        self.draft.headers.reply_to = Some(address.into());
+        self.draft.extras().headers.reply_to = Some(address.into());
         self
     }
 
     /// Writes an attribute on each message. Names that start with `postbox.` are reserved.
     pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.draft.headers.attributes.insert(name.into(), value.into());
+        self.draft.extras().headers.attributes.insert(name.into(), value.into());
         self
     }
 
     /// Delivers the messages in order, one at a time, with the others of this group.
     pub fn group(mut self, group: impl Into<String>) -> Self {
-        self.draft.group = Some(group.into());
+        self.draft.extras().special.group = Some(group.into());
         self
     }
 }
@@ -229,6 +236,7 @@ impl SendBatch {
 impl Verb for SendBatch {
     type Output = Result<Vec<Result<MessageId, Error>>, Error>;
 
+    #[inline]
     fn start(self) -> Answer<Self::Output> {
         if self.bodies.is_empty() {
             return Answer::ready(self.core.check_open().map(|()| Vec::new()));
@@ -242,9 +250,8 @@ impl Verb for SendBatch {
         let mut messages = Batch::new();
         for body in self.bodies {
             let mut draft = Draft::new(body, self.content_type.clone());
-            draft.headers = self.draft.headers.clone();
             draft.delay = self.draft.delay;
-            draft.group = self.draft.group.clone();
+            draft.extras = self.draft.extras.clone();
             match draft.checked(&self.core) {
                 Ok(message) => {
                     messages.push(message);
@@ -312,7 +319,7 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
             return Answer::ready(Err(error));
         }
         let id = ReplyId::new();
-        self.draft.headers.reply = Some(id.clone());
+        self.draft.extras().headers.reply = Some(id.clone());
         let core = self.core;
         let message = match self.draft.checked(&core).and_then(|message| core.check_open().map(|()| message)) {
             Ok(message) => message,
@@ -322,7 +329,7 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
         store.create(id.clone(), self.reply_timeout).then(move |created| match created {
             Err(error) => Answer::ready(Err(error)),
             Ok(false) => Answer::ready(Err(Error::ReplyAlreadySent { id })),
-            Ok(true) => core.send(Batch::from_buf([message])).map(only).then(move |sent| match sent {
+            Ok(true) => core.send_one(message).then(move |sent| match sent {
                 Ok(_) => Answer::ready(Ok(reply)),
                 // Nobody will ever answer it.
                 Err(error) => store.delete(id).map(|_| Err(error)),

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use postbox_core::Lock as _;
+use postbox_core::shared::mailbox::MailboxConcurrency;
 use postbox_core::{Held, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Stale, ThreadSafe, Ticket, WaitQueue};
 use smallvec::SmallVec;
 
@@ -41,7 +43,7 @@ struct Stored {
 pub(super) struct Store {
     name: MailboxName,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Lock<State>,
     waiting: WaitQueue<ThreadSafe>,
     handles: AtomicUsize,
 }
@@ -52,6 +54,10 @@ struct State {
     idle_expiry: Option<Duration>,
 }
 
+/// The lock of layer 1: it is held for some hundred nanoseconds and never while somebody waits for a message.
+type Lock<T> = <ThreadSafe as MailboxConcurrency>::Lock<T>;
+type Guard<'a, T> = <Lock<T> as postbox_core::Lock<T>>::Guard<'a>;
+
 type Wakers = SmallVec<[Waker; 1]>;
 
 impl Store {
@@ -60,7 +66,7 @@ impl Store {
         Arc::new(Store {
             name,
             clock,
-            state: Mutex::new(State { ledger: Ledger::new(options), alarm: None, idle_expiry: None }),
+            state: Lock::new(State { ledger: Ledger::new(options), alarm: None, idle_expiry: None }),
             waiting: WaitQueue::new(),
             handles: AtomicUsize::new(0),
         })
@@ -85,9 +91,8 @@ impl Store {
         self.lock().idle_expiry
     }
 
-    /// Nothing of the caller's runs under the lock, so poisoning says nothing.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// Does something to the ledger, and wakes who has something to get because of it.
@@ -206,7 +211,7 @@ fn expired(receipt: Receipt) -> impl FnOnce(Stale) -> Error {
     move |Stale| Error::ReceiptHandleExpired { id: receipt.id }
 }
 
-fn delivery(held: Held<'_, Stored>) -> Delivery {
+fn delivery(held: Held<'_, Stored>, now: u64) -> Delivery {
     Delivery {
         id: MessageId::from_u128(held.id),
         body: held.message.body.clone(),
@@ -215,6 +220,7 @@ fn delivery(held: Held<'_, Stored>) -> Delivery {
         receipt_handle: ReceiptHandle::from_u128(held.receipt.to_bits()),
         delivery_count: held.deliveries,
         enqueued_at: Moment::from_nanos(held.sent_at),
+        delivered_at: Moment::from_nanos(now),
     }
 }
 
@@ -222,13 +228,14 @@ fn store_one(ledger: &mut Ledger<Stored>, now: u64, name: &MailboxName, message:
     let Some(id) = message.id.as_u128() else {
         return Err(Error::invalid("message id", &message.id, "a UUID"));
     };
+    let special = message.special.as_deref();
     let posting = Posting {
         id,
         message: Stored { body: message.body, content_type: message.content_type, headers: message.headers },
         visible_at: if message.delay.is_zero() { 0 } else { now.saturating_add(nanos(message.delay)) },
-        expires_at: message.expires_in.map(|after| now.saturating_add(nanos(after))),
-        group: message.group.as_deref(),
-        deduplication: message.deduplication.as_deref(),
+        expires_at: special.and_then(|special| special.expires_in).map(|after| now.saturating_add(nanos(after))),
+        group: special.and_then(|special| special.group.as_deref()),
+        deduplication: special.and_then(|special| special.deduplication.as_deref()),
     };
     match ledger.send(now, posting) {
         Ok(Posted::Stored) => Ok(message.id),
@@ -247,13 +254,24 @@ impl ByteMailbox for MemoryMailbox {
         }))
     }
 
-    fn receive(&self, request: Receive) -> Answer<Result<Batch<Delivery>, Error>> {
+    fn send_one(&self, message: Outgoing) -> Answer<Result<MessageId, Error>> {
+        Answer::ready(self.store.act(|ledger, now| store_one(ledger, now, &self.store.name, message)))
+    }
+
+    fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         let deliveries = self.store.act(|ledger, now| take(ledger, now, &request));
         if !deliveries.is_empty() || request.wait.is_zero() {
             return Answer::ready(Ok(deliveries));
         }
         let deadline = self.store.clock.now().after(request.wait);
-        Answer::from_future(LongPoll { mailbox: self.clone(), request, deadline, ticket: None, alarm: None })
+        Answer::from_future(LongPoll {
+            mailbox: self.clone(),
+            request,
+            deadline,
+            ticket: None,
+            alarm: None,
+            looks: LOOKS,
+        })
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
@@ -263,6 +281,11 @@ impl ByteMailbox for MemoryMailbox {
             gone.push(ledger.acknowledge(now, receipt_of(&receipt.handle)).map_err(expired(receipt))?);
             Ok(())
         })
+    }
+
+    fn acknowledge_one(&self, receipt: Receipt) -> Answer<Result<(), Error>> {
+        let gone = self.store.act(|ledger, now| ledger.acknowledge(now, receipt_of(&receipt.handle)));
+        Answer::ready(gone.map(drop).map_err(expired(receipt)))
     }
 
     fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
@@ -322,7 +345,7 @@ impl ByteMailbox for MemoryMailbox {
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
         let mut shown = Vec::new();
-        self.store.act(|ledger, now| ledger.peek(now, max, |held| shown.push(delivery(held))));
+        self.store.act(|ledger, now| ledger.peek(now, max, |held| shown.push(delivery(held, now))));
         Answer::ready(Ok(shown))
     }
 
@@ -333,7 +356,7 @@ impl ByteMailbox for MemoryMailbox {
                 let receipt = postbox_core::Receipt::from_bits(u128::MAX);
                 let (deliveries, sent_at) = (dead.deliveries, dead.sent_at);
                 let held = Held { id: dead.id, message: &dead.message, receipt, deliveries, sent_at };
-                DeadLetter::new(delivery(held), Moment::from_nanos(dead.died_at), dead.reason.clone())
+                DeadLetter::new(delivery(held, now), Moment::from_nanos(dead.died_at), dead.reason.clone())
             });
             shown.collect()
         });
@@ -357,9 +380,13 @@ impl ByteMailbox for MemoryMailbox {
     }
 }
 
-fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive) -> Batch<Delivery> {
-    let mut taken = Batch::new();
-    ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| taken.push(delivery(held)));
+fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive) -> Vec<Delivery> {
+    let mut taken = Vec::new();
+    ledger.advance(now);
+    taken.reserve_exact(request.max.min(ledger.deliverable()));
+    ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| {
+        taken.push(delivery(held, now))
+    });
     taken
 }
 
@@ -371,15 +398,30 @@ struct LongPoll {
     ticket: Option<Ticket>,
     /// The end of the wait, with the waker that it wakes.
     alarm: Option<(Alarm, Waker)>,
+    /// How often it may still look again before it sleeps.
+    looks: u32,
 }
 
+/// Being put to sleep and woken costs far more than looking again, and a message may be on its way: a receiver lets others
+/// run a few times first.
+const LOOKS: u32 = 6;
+
 impl Future for LongPoll {
-    type Output = Result<Batch<Delivery>, Error>;
+    type Output = Result<Vec<Delivery>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let store = &this.mailbox.store;
         let clock = &store.clock;
+        if this.looks > 0 {
+            this.looks -= 1;
+            let taken = store.act(|ledger, now| take(ledger, now, &this.request));
+            if !taken.is_empty() {
+                return Poll::Ready(Ok(taken));
+            }
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         // Set before the look, so that a clock that is moved in between is not missed.
         if this.alarm.as_ref().is_none_or(|(_, waker)| !waker.will_wake(context.waker())) {
             let alarm = clock.set_alarm(this.deadline, context.waker().clone());

@@ -83,14 +83,14 @@ impl ByteMailbox for Sink {
         Answer::ready(ids)
     }
 
-    fn receive(&self, request: Receive) -> Answer<Result<Batch<Delivery>, Error>> {
+    fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if request.wait.is_zero() {
-            return Answer::ready(Ok(Batch::new()));
+            return Answer::ready(Ok(Vec::new()));
         }
         let sleep = Sleep::for_(SystemClock::shared(), request.wait);
         Answer::from_future(async move {
             sleep.await;
-            Ok(Batch::new())
+            Ok(Vec::new())
         })
     }
 

@@ -185,7 +185,7 @@ impl ByteMailbox for FakeBytes {
         self.script.each(messages, |messages| self.memory.send(messages))
     }
 
-    fn receive(&self, request: Receive) -> Answer<Result<Batch<Delivery>, Error>> {
+    fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         let (script, memory) = (self.script.clone(), self.memory.clone());
         self.script.or(|| {
             self.memory.receive(request).map(move |deliveries| {
