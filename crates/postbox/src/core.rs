@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Counter, Histogram};
-use tracing::{debug, trace, warn};
+use tracing::{debug, debug_span, trace, warn};
 
 use crate::address::MailboxName;
 use crate::backend::{
@@ -185,6 +185,7 @@ impl Core {
         if let Err(error) = self.check_open() {
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
+        let _span = debug_span!("postbox.send", mailbox = %self.name, messages = messages.len()).entered();
         self.then(self.bytes.send(messages), |core, results| results.iter().for_each(|result| core.sent(result)))
     }
 
@@ -193,6 +194,7 @@ impl Core {
         if let Err(error) = self.check_open() {
             return Answer::ready(Err(error));
         }
+        let _span = debug_span!("postbox.send", mailbox = %self.name, messages = 1).entered();
         self.then(self.bytes.send_one(message), |core, result| core.sent(result))
     }
 
@@ -234,7 +236,8 @@ impl Core {
         if let Err(error) = self.check_open() {
             return Answer::ready(Err(error));
         }
-        match self.bytes.receive(request).split() {
+        let span = debug_span!("postbox.receive", mailbox = %self.name, max = request.max);
+        match span.in_scope(|| self.bytes.receive(request)).split() {
             Ok(result) => {
                 self.received(&result);
                 Answer::ready(result)
@@ -273,6 +276,7 @@ impl Core {
 
     pub(crate) fn acknowledge(self: &Arc<Self>, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         let about = self.about(&receipts, |receipt| receipt);
+        let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = receipts.len()).entered();
         self.then(self.bytes.acknowledge(receipts), move |core, results| {
             core.finished("acknowledge", &core.meters.acknowledged, results, |at| {
                 if let Some(about) = &about {
@@ -285,6 +289,7 @@ impl Core {
     #[inline]
     pub(crate) fn acknowledge_one(self: &Arc<Self>, receipt: Receipt) -> Answer<Result<(), Error>> {
         let about = self.dispatcher.as_ref().map(|_| receipt.id.clone());
+        let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = 1).entered();
         self.then(self.bytes.acknowledge_one(receipt), move |core, result| {
             core.finished("acknowledge", &core.meters.acknowledged, std::slice::from_ref(result), |_| {
                 if let Some(id) = &about {

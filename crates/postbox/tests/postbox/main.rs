@@ -2,5 +2,8 @@
 
 mod conformance;
 mod main_loop;
+mod memory;
+mod resolver;
+mod telemetry;
 mod wire;
 mod worker;

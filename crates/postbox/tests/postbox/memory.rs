@@ -1,0 +1,286 @@
+//! The memory backend by the process's own clock: executors, threads, scale, and what it leaves behind.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postbox::testing::ManualClock;
+use postbox::*;
+
+async fn a_day_of_work(name: &str) {
+    let mailbox: Mailbox<String, usize> = postbox::open(format!("memory://{name}")).await.unwrap();
+    let id = mailbox.send(&"plain".into()).attribute("k", "v").await.unwrap();
+    let message = mailbox.receive().wait_time(Duration::from_secs(5)).await.unwrap().remove(0);
+    assert_eq!(message.id, id);
+    message.extend_visibility(Duration::from_secs(60)).await.unwrap();
+    message.nack().await.unwrap();
+    let again = mailbox.receive().await.unwrap().remove(0);
+    assert_eq!(again.delivery_count, 2);
+    again.acknowledge().await.unwrap();
+
+    // A delayed message wakes a wait, and the answer wakes who waits for it.
+    let reply = mailbox.send_expecting_reply(&"later".into()).delay(Duration::from_millis(20)).await.unwrap();
+    let worker = mailbox.clone();
+    let handled = thread::spawn(move || {
+        let message = worker.receive().wait_time(Duration::from_secs(30)).blocking().unwrap().remove(0);
+        message.reply(&message.body.len()).blocking().unwrap();
+    });
+    assert_eq!(reply.wait().timeout(Duration::from_secs(30)).await.unwrap(), 5);
+    handled.join().unwrap();
+    assert_eq!(mailbox.counts().await.unwrap(), Counts::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_tokio() {
+    // The futures are `Send + 'static`.
+    tokio::spawn(a_day_of_work("memory-tokio")).await.unwrap();
+}
+
+#[tokio::test]
+async fn on_tokio_with_one_thread() {
+    a_day_of_work("memory-tokio-one").await;
+}
+
+#[test]
+fn on_smol() {
+    smol::block_on(smol::spawn(a_day_of_work("memory-smol")));
+}
+
+#[test]
+fn on_a_plain_thread() {
+    postbox_core::wait_for(a_day_of_work("memory-thread"));
+}
+
+#[test]
+fn handles_are_send_and_sync_whatever_the_types_are() {
+    fn check<T: Send + Sync + 'static>() {}
+    fn check_send<T: Send + 'static>(_: &T) {}
+    type NotSend = std::rc::Rc<std::cell::Cell<u32>>;
+    check::<Mailbox<NotSend, NotSend, Json>>();
+    check::<Reply<NotSend, Json>>();
+    check::<Lease<NotSend, Json>>();
+    check::<Message<String, NotSend, Json>>();
+    check::<Error>();
+    let mailbox: Mailbox<String, String> = Connection::new(MemoryBackend::new()).mailbox("types").unwrap();
+    check_send(&mailbox.send(&String::new()).into_future());
+    check_send(&mailbox.receive().into_future());
+    check_send(&mailbox.send_expecting_reply(&String::new()).into_future());
+    check_send(&mailbox.reply("x").wait().into_future());
+    check_send(&mailbox.stream());
+    check_send(&mailbox.counts().into_future());
+}
+
+#[test]
+fn nothing_happens_before_an_operation_is_awaited() {
+    let mailbox: Mailbox<u32, u32> = Connection::new(MemoryBackend::new()).mailbox("lazy").unwrap();
+    drop(mailbox.send(&1));
+    drop(mailbox.send(&1).into_future());
+    drop(mailbox.send_expecting_reply(&1).into_future());
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+    mailbox.send(&1).blocking().unwrap();
+    drop(mailbox.purge());
+    drop(mailbox.receive().into_future());
+    assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(1, 0, 0, 0));
+}
+
+/// How many threads this process has.
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn ten_thousand_waits_need_no_thread_each() {
+    const WAITS: usize = 10_000;
+    let connection = Connection::new(MemoryBackend::new());
+    let mailbox: Mailbox<u32, u32> = connection.mailbox("many").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut replies = Vec::new();
+        for number in 0..WAITS as u32 {
+            let reply = mailbox.send_expecting_reply(&number).await.unwrap();
+            replies.push(tokio::spawn(async move { reply.wait().await.unwrap() }));
+        }
+        let receivers: Vec<_> = (0..WAITS)
+            .map(|number| {
+                let own: Mailbox<u32, u32> = connection.mailbox(&format!("own-{number}")).unwrap();
+                tokio::spawn(
+                    async move { own.receive().wait_time(Duration::from_secs(600)).await.unwrap().remove(0).body },
+                )
+            })
+            .collect();
+        // Let them all begin to wait.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert!(threads() <= 8, "{} threads", threads());
+        for number in 0..WAITS {
+            let own: Mailbox<u32, u32> = connection.mailbox(&format!("own-{number}")).unwrap();
+            own.send(&(number as u32)).await.unwrap();
+        }
+        for (number, receiver) in receivers.into_iter().enumerate() {
+            assert_eq!(receiver.await.unwrap(), number as u32);
+        }
+        let mut answered = 0;
+        while answered < WAITS {
+            for message in mailbox.receive().max_messages(1000).await.unwrap() {
+                message.reply(&(message.body + 1)).await.unwrap();
+                answered += 1;
+            }
+        }
+        for (number, reply) in replies.into_iter().enumerate() {
+            assert_eq!(reply.await.unwrap(), number as u32 + 1);
+        }
+    });
+}
+
+#[test]
+fn parked_receivers_use_no_processor_time() {
+    // Time on the processor, of the whole process, in clock ticks: a poll loop would use all of it.
+    fn used() -> u64 {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+    let mailbox: Mailbox<u32, u32> = Connection::new(MemoryBackend::new()).mailbox("parked").unwrap();
+    let reply = mailbox.send_expecting_reply(&1).delay(Duration::from_secs(600)).blocking().unwrap();
+    let waits: Vec<_> = (0..4)
+        .map(|_| {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || mailbox.receive().wait_time(Duration::from_millis(1500)).blocking().unwrap().len())
+        })
+        .collect();
+    let before = (used(), Instant::now());
+    assert!(matches!(reply.wait().timeout(Duration::from_secs(1)).blocking(), Err(Error::ReplyTimeout { .. })));
+    let (used, wall) = (used() - before.0, before.1.elapsed());
+    assert!(Duration::from_millis(used * 10) * 4 < wall, "{used} clock ticks in {wall:?}");
+    waits.into_iter().for_each(|wait| assert_eq!(wait.join().unwrap(), 0));
+}
+
+#[test]
+fn mailboxes_that_are_empty_and_unused_do_not_stay() {
+    let connection = Connection::new(MemoryBackend::new());
+    for number in 0..100 {
+        let mailbox: Mailbox<u32> = connection.mailbox(&format!("client-{number}")).unwrap();
+        mailbox.send(&number).blocking().unwrap();
+        mailbox.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
+    }
+    assert!(connection.list().blocking().unwrap().is_empty());
+    let kept: Mailbox<u32> = connection.mailbox("kept").unwrap();
+    kept.send(&1).blocking().unwrap();
+    drop(kept);
+    assert_eq!(connection.list().blocking().unwrap().len(), 1, "what is in it is kept");
+    let again: Mailbox<u32> = connection.mailbox("kept").unwrap();
+    let message = again.receive().blocking().unwrap().remove(0);
+    drop(again);
+    assert_eq!(connection.list().blocking().unwrap().len(), 1, "a lease is a handle");
+    message.acknowledge().blocking().unwrap();
+    drop(message);
+    assert!(connection.list().blocking().unwrap().is_empty());
+}
+
+#[test]
+fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
+    let clock = ManualClock::new();
+    let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
+    let expiring = connection.clone().idle_expiry(Duration::from_secs(60));
+    let mailbox: Mailbox<u32> = expiring.mailbox("client-7").unwrap();
+    mailbox.send(&1).blocking().unwrap();
+    drop(mailbox);
+    while clock.alarms() == 0 {
+        thread::yield_now();
+    }
+    clock.advance(Duration::from_secs(59));
+    // Used again in time.
+    let mailbox: Mailbox<u32> = connection.mailbox("client-7").unwrap();
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1);
+    drop(mailbox);
+    while clock.alarms() == 0 {
+        thread::yield_now();
+    }
+    clock.advance(Duration::from_secs(60));
+    while !connection.list().blocking().unwrap().is_empty() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn expired_replies_do_not_stay_for_ever() {
+    let clock = ManualClock::new();
+    let store = MemoryReplyStore::with_clock(Arc::new(clock.clone()));
+    for _ in 0..1000 {
+        store.create(ReplyId::new(), Duration::from_secs(1)).blocking().unwrap();
+    }
+    clock.advance(Duration::from_secs(120));
+    for _ in 0..600 {
+        store.create(ReplyId::new(), Duration::from_secs(1)).blocking().unwrap();
+    }
+    assert_eq!(store.len(), 600, "each new entry clears two old ones away");
+}
+
+#[test]
+fn doubles_do_what_they_say() {
+    use postbox::testing::*;
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    // Partial failure of a batch.
+    mailbox.fail_entries([1], Error::connection("entry 1"));
+    let sent = mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
+    assert_eq!(sent.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    let messages = mailbox.receive().max_messages(10).blocking().unwrap();
+    assert_eq!(messages.iter().map(|message| message.body).collect::<Vec<_>>(), [1, 3]);
+    mailbox.fail_entries([0], Error::connection("entry 0"));
+    let done = mailbox.acknowledge_batch(&messages).blocking().unwrap();
+    assert_eq!(done.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
+    messages[0].acknowledge().blocking().unwrap();
+    // A duplicate, although the first delivery was acknowledged.
+    mailbox.deliver_twice(1);
+    let id = mailbox.send(&9).attribute("k", "v").blocking().unwrap();
+    for _ in 0..2 {
+        let message = mailbox.receive().blocking().unwrap().remove(0);
+        assert_eq!((&message.id, message.body, message.attributes["k"].as_str()), (&id, 9, "v"));
+        message.acknowledge().blocking().unwrap();
+    }
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    // A handle that has expired.
+    mailbox.send(&4).blocking().unwrap();
+    let message = mailbox.receive().blocking().unwrap().remove(0);
+    assert!(mailbox.expire_handle(&message.receipt_handle) && !mailbox.expire_handle(&message.receipt_handle));
+    assert!(matches!(message.acknowledge().blocking(), Err(Error::ReceiptHandleExpired { .. })));
+    // A connection that breaks, for replies too.
+    let reply = mailbox.send_expecting_reply(&5).blocking().unwrap();
+    mailbox.set_connection_error(Error::connection("Redis down"));
+    for broken in [
+        mailbox.send(&1).blocking().err(),
+        mailbox.receive().blocking().err(),
+        mailbox.purge().blocking().err(),
+        reply.poll().blocking().err(),
+    ] {
+        assert_eq!(broken.unwrap().to_string(), "Redis down");
+    }
+    mailbox.clear_connection_error();
+    assert_eq!(reply.poll().blocking().unwrap(), None);
+
+    let null: NullMailbox<u32, u32> = NullMailbox::new();
+    let never = null.send_expecting_reply(&1).blocking().unwrap();
+    assert_eq!(never.poll().blocking().unwrap(), None);
+    assert!(null.receive().wait_time(Duration::from_millis(1)).blocking().unwrap().is_empty());
+    let reply = ImmediateReply::new("there".to_string());
+    assert!(reply.is_ready().blocking().unwrap());
+    assert_eq!(reply.wait().blocking().unwrap(), "there");
+    let (request, reply) = MessageBuilder::new(1u32).build_request::<u32>();
+    request.reply(&2).blocking().unwrap();
+    assert_eq!(reply.wait().blocking().unwrap(), 2);
+}
+
+#[test]
+fn a_body_that_cannot_be_decoded_does_not_circle_for_ever() {
+    // No limit of deliveries: the mailbox has one for poison all the same.
+    let mailbox: testing::FakeMailbox<u32> = testing::FakeMailbox::new();
+    mailbox.untyped().typed::<String, (), Json>().send(&"poison".into()).blocking().unwrap();
+    for _ in 0..UNDECODABLE_DELIVERIES {
+        assert!(mailbox.receive().blocking().is_err());
+        mailbox.advance(Duration::from_secs(30));
+    }
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
+}

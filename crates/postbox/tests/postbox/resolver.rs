@@ -1,0 +1,237 @@
+//! Resolvers, factories and URIs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox::resolver::MailboxFactory;
+use postbox::testing::{CollectingMailbox, FakeMailbox, FakeMailboxResolver, ManualClock, MessageBuilder};
+use postbox::*;
+
+fn memory() -> Connection {
+    Connection::new(MemoryBackend::new())
+}
+
+/// What is resolved, as a mailbox of numbers.
+fn numbers(resolver: &impl MailboxResolver, identifier: &str) -> Mailbox<u32> {
+    resolver.resolve(identifier).blocking().unwrap().typed()
+}
+
+fn assert_unresolved(result: Result<UntypedMailbox, Error>, about: &str) {
+    match result {
+        Err(Error::Resolution { identifier, .. }) => assert_eq!(identifier, about),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_registry_knows_what_was_registered() {
+    let mailbox: CollectingMailbox<u32> = CollectingMailbox::new();
+    let resolver = RegistryResolver::new().with("responses", &mailbox);
+    numbers(&resolver, "responses").send(&1).blocking().unwrap();
+    assert_eq!(mailbox.sent(), [1]);
+    assert_unresolved(resolver.resolve("other").blocking(), "other");
+    assert!(resolver.resolve_optional("other").blocking().unwrap().is_none());
+    assert!(resolver.resolve_optional("responses").blocking().unwrap().is_some());
+    resolver.clone().register("other", &mailbox);
+    assert!(resolver.resolve("other").blocking().is_ok());
+    assert!(resolver.unregister("other").is_some());
+    assert_unresolved(resolver.resolve("other").blocking(), "other");
+}
+
+#[test]
+fn a_composite_asks_the_registry_then_the_cache_then_the_factory() {
+    let registered: CollectingMailbox<u32> = CollectingMailbox::new();
+    let resolver =
+        CompositeResolver::new().registry(RegistryResolver::new().with("known", &registered)).factory(memory());
+    numbers(&resolver, "known").send(&1).blocking().unwrap();
+    assert_eq!((registered.sent(), resolver.cached()), (vec![1], 0));
+    numbers(&resolver, "made").send(&2).blocking().unwrap();
+    assert_eq!(numbers(&resolver, "made").receive().blocking().unwrap()[0].body, 2);
+    let stats = resolver.stats();
+    assert_eq!((stats.registered, stats.hits, stats.misses, stats.failures), (1, 1, 1, 0));
+    let without = CompositeResolver::new();
+    assert_unresolved(without.resolve("made").blocking(), "made");
+}
+
+#[test]
+fn only_cannot_resolve_is_swallowed() {
+    #[derive(Debug)]
+    struct Broken;
+    impl MailboxFactory for Broken {
+        fn create(&self, _: &str) -> Answer<Result<UntypedMailbox, Error>> {
+            Answer::from_future(async { Err(Error::connection("the server is away")) })
+        }
+    }
+    let resolver = CompositeResolver::new().factory(Broken);
+    assert!(matches!(resolver.resolve_optional("x").blocking(), Err(Error::Connection { .. })));
+    // A name that is none leads nowhere.
+    let resolver = CompositeResolver::new().factory(memory());
+    assert!(resolver.resolve_optional("two words").blocking().unwrap().is_none());
+    assert_unresolved(resolver.resolve("two words").blocking(), "two words");
+    assert_eq!(resolver.stats().failures, 2);
+}
+
+#[test]
+fn the_cache_keeps_what_its_policy_says() {
+    let names = |resolver: &CompositeResolver, names: &[&str]| {
+        names.iter().for_each(|name| drop(resolver.resolve(name).blocking().unwrap()));
+    };
+    let none = CompositeResolver::new().factory(memory()).cache(CachePolicy::None);
+    names(&none, &["a", "a"]);
+    assert_eq!((none.cached(), none.stats().misses), (0, 2));
+
+    let lru = CompositeResolver::new().factory(memory()).cache(CachePolicy::Lru(2));
+    names(&lru, &["a", "b", "a", "c"]);
+    assert_eq!((lru.cached(), lru.stats().evictions), (2, 1));
+    names(&lru, &["a"]);
+    assert_eq!(lru.stats().hits, 2, "b was longest unused, a stayed");
+
+    let clock = ManualClock::new();
+    let idle = CompositeResolver::new()
+        .factory(memory())
+        .cache(CachePolicy::IdleTtl(Duration::from_secs(10)))
+        .clock(Arc::new(clock.clone()));
+    names(&idle, &["a", "b"]);
+    clock.advance(Duration::from_secs(6));
+    names(&idle, &["a"]);
+    clock.advance(Duration::from_secs(6));
+    names(&idle, &["a"]);
+    assert_eq!((idle.cached(), idle.stats().hits, idle.stats().evictions), (1, 2, 1));
+}
+
+#[test]
+fn eviction_closes_nobody_elses_mailbox() {
+    let resolver = CompositeResolver::new().factory(memory());
+    let mailbox = numbers(&resolver, "client-7");
+    assert!(resolver.evict("client-7") && !resolver.evict("client-7"));
+    assert!(!mailbox.is_closed());
+    mailbox.send(&1).blocking().unwrap();
+    assert_eq!(numbers(&resolver, "client-7").receive().blocking().unwrap()[0].body, 1);
+}
+
+#[test]
+fn a_health_check_evicts_what_cannot_be_reached() {
+    let fake: FakeMailbox<u32> = FakeMailbox::new();
+    let resolver = CompositeResolver::new().factory(Connection::new(fake.backend().clone()));
+    resolver.resolve("one").blocking().unwrap();
+    assert!(resolver.check_health().blocking().is_empty());
+    fake.set_connection_error(Error::connection("away"));
+    assert_eq!(resolver.check_health().blocking(), ["one"]);
+    assert_eq!(resolver.cached(), 0);
+}
+
+#[test]
+fn a_reply_goes_to_the_mailbox_that_the_message_names() {
+    let resolver = FakeMailboxResolver::new();
+    let message: Message<String> =
+        MessageBuilder::new("work".to_string()).reply_to("responses").resolver(resolver.clone()).build();
+    message.reply_mailbox().blocking().unwrap().send(&7u32).blocking().unwrap();
+    message.acknowledge().blocking().unwrap();
+    assert_eq!((resolver.sent::<u32>("responses"), resolver.resolution_log()), (vec![7], vec!["responses".into()]));
+    assert!(resolver.mailboxes().contains_key("responses"));
+}
+
+#[test]
+fn a_reply_mailbox_is_unavailable_for_a_reason() {
+    let unavailable = |message: Message<u32>| match message.reply_mailbox::<u32>().blocking() {
+        Err(Error::ReplyMailboxUnavailable { reply_to, reason }) => (reply_to, reason),
+        other => panic!("{other:?}"),
+    };
+    let (reply_to, reason) = unavailable(MessageBuilder::new(1).build());
+    assert_eq!(reply_to, None);
+    assert!(reason.contains("no reply_to"), "{reason}");
+    let (reply_to, reason) = unavailable(MessageBuilder::new(1).reply_to("x").build());
+    assert_eq!(reply_to.as_deref(), Some("x"));
+    assert!(reason.contains("no resolver"), "{reason}");
+    let failing = FakeMailboxResolver::new().fail_on("x");
+    let (_, reason) = unavailable(MessageBuilder::new(1).reply_to("x").resolver(failing).build());
+    assert!(reason.contains("\"x\""), "{reason}");
+}
+
+#[test]
+fn by_default_names_lead_to_the_same_backend_and_uris_nowhere() {
+    let connection = memory();
+    let requests: Mailbox<u32> = connection.mailbox("requests").unwrap();
+    requests.send(&1).reply_to("responses").blocking().unwrap();
+    requests.send(&2).reply_to("memory://elsewhere").blocking().unwrap();
+    requests.send(&3).reply_to("{tag}").blocking().unwrap();
+    let messages = requests.receive().max_messages(10).blocking().unwrap();
+    messages[0].reply_mailbox().blocking().unwrap().send(&10u32).blocking().unwrap();
+    let responses: Mailbox<u32> = connection.mailbox("responses").unwrap();
+    assert_eq!(responses.receive().blocking().unwrap()[0].body, 10);
+    for stranger in &messages[1..] {
+        let refused = stranger.reply_mailbox::<u32>().blocking();
+        assert!(matches!(refused, Err(Error::ReplyMailboxUnavailable { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_uri_factory_follows_only_what_is_allowed() {
+    let factory = UriMailboxFactory::new().allow("memory://replies-");
+    assert!(factory.create("memory://replies-7").blocking().is_ok());
+    for refused in ["memory://other", "redis://host/replies-1", "nonsense", "memory://", ""] {
+        assert!(matches!(factory.create(refused).blocking(), Err(Error::Resolution { .. })), "{refused}");
+    }
+}
+
+#[test]
+fn a_uri_that_is_not_understood_says_what_is() {
+    let open = |uri: &str| postbox::open::<u32, (), Json>(uri).blocking().unwrap_err().to_string();
+    assert!(open("gopher://old/box").contains("memory://name"), "{}", open("gopher://old/box"));
+    assert!(open("just-a-name").contains("not a URI"));
+    assert!(open("memory://").contains("no mailbox name"));
+    assert!(open("memory://a b").contains("1 to 80 characters"));
+    assert!(open("memory://x?max_sise=3").contains("max_sise"));
+    assert!(open("memory://x?max_size=many").contains("many"));
+    assert!(open("memory://x?max_size=0").contains("1 or more"));
+    assert!(open("memory://x?portable_limits=maybe").contains("true or false"));
+    assert!(postbox::connect("memory://name").blocking().unwrap_err().to_string().contains("open()"));
+}
+
+#[test]
+fn options_of_a_uri_and_of_the_builder_are_kept() {
+    let uri = "memory://resolver-options?max_size=1&max_deliveries=1&portable_limits=true&deduplication_window=0.5";
+    let mailbox: Mailbox<u32> = postbox::open(uri).blocking().unwrap();
+    assert_eq!(mailbox.limits().max_batch, 10);
+    mailbox.send(&1).blocking().unwrap();
+    assert!(matches!(mailbox.send(&2).blocking(), Err(Error::MailboxFull { .. })));
+    mailbox.receive().blocking().unwrap()[0].nack().blocking().unwrap();
+    assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
+    // The builder goes before the URI.
+    let wider: Mailbox<u32> = postbox::open(uri).max_size(3).blocking().unwrap();
+    wider.send_batch(&[1, 2, 3]).blocking().unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
+    wider.delete().blocking().unwrap();
+}
+
+#[test]
+fn no_secret_is_shown() {
+    let secret = "hunter2";
+    for uri in [
+        format!("redis://user:{secret}@host:6379/box"),
+        format!("nonsense://user:{secret}@host/box?password={secret}"),
+        format!("memory://box?password={secret}"),
+    ] {
+        let error = postbox::open::<u32, (), Json>(uri.as_str()).blocking().unwrap_err();
+        let shown = format!("{error} {error:?} {:?}", postbox::open::<u32, (), Json>(uri.as_str()));
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+#[test]
+fn tenants_are_apart() {
+    // A connection of its own for each: no name of one leads to a mailbox of the other.
+    let tenant = || CompositeResolver::new().factory(memory());
+    let (a, b) = (tenant(), tenant());
+    numbers(&a, "notifications").send(&1).blocking().unwrap();
+    assert!(numbers(&b, "notifications").receive().blocking().unwrap().is_empty());
+}
+
+#[test]
+fn resolution_is_async_too() {
+    let resolver = CompositeResolver::new().factory(memory());
+    smol::block_on(async {
+        let mailbox: Mailbox<u32> = resolver.resolve("async").await.unwrap().typed();
+        mailbox.send(&1).await.unwrap();
+        assert!(resolver.resolve_optional("async").await.unwrap().is_some());
+    });
+}
