@@ -69,8 +69,3 @@ pub use self::shared::mailbox::{Mailbox, MailboxConsumer};
 pub use self::sync::Lock;
 pub use self::sync::{SingleThread, ThreadSafe};
 pub use self::wait::{Ticket, WaitQueue};
-
-/// The examples of the README are compiled and run with the doc tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

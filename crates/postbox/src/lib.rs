@@ -118,3 +118,8 @@ pub mod actor {
         MessageLoop, PriorityMailbox, Schedule, Turn, UnboundedMailbox, create_mailbox,
     };
 }
+
+/// The examples of the README are compiled and run with the doc tests.
+#[cfg(all(doctest, feature = "testing"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

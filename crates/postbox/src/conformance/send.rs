@@ -83,7 +83,7 @@ pub(super) fn large_empty_and_binary_bodies_survive(place: &Place<'_>) {
     let typed: Mailbox<u32, u32> = place.mailbox();
     let mailbox: Mailbox<Vec<u8>, (), Raw> = typed.untyped().typed();
     let all_bytes: Vec<u8> = (0..=255).collect();
-    let large: Vec<u8> = (0..200 * 1024u32).map(|number| (number * 7919 >> 8) as u8).collect();
+    let large: Vec<u8> = (0..200 * 1024u32).map(|number| ((number * 7919) >> 8) as u8).collect();
     for body in [Vec::new(), all_bytes, large, b"\r\n{}\0".to_vec()] {
         mailbox.send(&body).blocking().unwrap();
         let message = mailbox.receive().blocking().unwrap().remove(0);
