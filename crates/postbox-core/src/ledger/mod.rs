@@ -208,6 +208,8 @@ struct Slot<M> {
 struct Extras {
     group: Option<Arc<str>>,
     expires_at: Option<u64>,
+    /// Messages that expire at the same moment go in the order in which they were sent.
+    arrival: u64,
 }
 
 const fn halves(id: u128) -> [u64; 2] {
@@ -223,10 +225,15 @@ impl<M> Slot<M> {
         self.extras.as_ref()?.group.as_ref()
     }
 
-    fn expires_at(&self) -> Option<u64> {
-        self.extras.as_ref()?.expires_at
+    /// When it goes, and its place among those that go then.
+    fn expiry(&self, slot: u32) -> Option<Expiry> {
+        let extras = self.extras.as_ref()?;
+        Some((extras.expires_at?, extras.arrival, slot))
     }
 }
+
+/// Moment, order of arrival, slot.
+type Expiry = (u64, u64, u32);
 
 /// One leased mailbox, as a state machine.
 ///
@@ -260,7 +267,7 @@ pub struct Ledger<M> {
     delayed: usize,
     groups: Groups,
     /// Messages with an expiry that are not being delivered.
-    expiring: BTreeSet<(u64, u32)>,
+    expiring: BTreeSet<Expiry>,
     /// Messages sent with a delay, by id, until they are visible.
     cancellable: BTreeMap<u128, u32>,
     remembered: BTreeMap<Arc<str>, u128>,
@@ -325,7 +332,9 @@ impl<M> Ledger<M> {
             self.remembered.insert(id, posting.id);
         }
         let extras = (posting.group.is_some() || posting.expires_at.is_some()).then(|| {
-            Box::new(Extras { group: posting.group.map(|name| self.groups.name(name)), expires_at: posting.expires_at })
+            self.counter += 1;
+            let group = posting.group.map(|name| self.groups.name(name));
+            Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.counter })
         });
         let slot = self.slots.insert(Slot {
             message: posting.message,
@@ -357,8 +366,8 @@ impl<M> Ledger<M> {
         while taken < max && self.head != NONE {
             let slot = self.head;
             self.unlink(slot);
-            if let Some(at) = self.slot(slot).expires_at() {
-                self.expiring.remove(&(at, slot));
+            if let Some(expiry) = self.slot(slot).expiry(slot) {
+                self.expiring.remove(&expiry);
             }
             self.leased += 1;
             // Not before now: what ends at once ends with the next call, not within this one.
@@ -550,7 +559,7 @@ impl<M> Ledger<M> {
                 self.surface(due.slot);
             }
         }
-        while let Some(&(at, slot)) = self.expiring.first()
+        while let Some(&(at, _, slot)) = self.expiring.first()
             && at <= self.now
         {
             self.remove(slot);
@@ -646,8 +655,8 @@ impl<M> Ledger<M> {
     }
 
     fn watch_expiry(&mut self, slot: u32) {
-        if let Some(at) = self.slot(slot).expires_at() {
-            self.expiring.insert((at, slot));
+        if let Some(expiry) = self.slot(slot).expiry(slot) {
+            self.expiring.insert(expiry);
         }
     }
 
@@ -675,8 +684,8 @@ impl<M> Ledger<M> {
         }
         let gone = self.slots.remove(slot).expect("a linked slot is in use");
         if let Some(extras) = &gone.extras {
-            if let Some(at) = extras.expires_at {
-                self.expiring.remove(&(at, slot));
+            if let Some(expiry) = gone.expiry(slot) {
+                self.expiring.remove(&expiry);
             }
             // One that was not visible yet has not joined its group.
             if let Some(group) = &extras.group
@@ -703,7 +712,7 @@ impl<M> Ledger<M> {
     }
 
     fn revive(&mut self, dead: Dead<M>) {
-        let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None }));
+        let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival: 0 }));
         let slot = self.slots.insert(Slot {
             message: dead.message,
             id: halves(dead.id),

@@ -353,7 +353,7 @@ impl Model {
         while let Some(index) = (0..self.entries.len())
             .filter(|&index| !matches!(self.entries[index].place, Where::Leased(_)))
             .filter(|&index| self.entries[index].expiry.is_some_and(|at| at <= now))
-            .min_by_key(|&index| self.entries[index].expiry)
+            .min_by_key(|&index| (self.entries[index].expiry, self.entries[index].id))
         {
             self.remove(index);
         }
