@@ -78,6 +78,8 @@ where
     /// Sets options of the loop. The actor still gets one message at a time.
     pub fn configure(mut self, options: impl FnOnce(Worker<A::Message, (), C>) -> Worker<A::Message, (), C>) -> Self {
         self.worker = options(self.worker).concurrency(1);
+        // One at a time has nothing to run in parallel, and the actor must be back when the loop has ended.
+        self.worker.options.spawn = None;
         self
     }
 
@@ -95,15 +97,11 @@ where
         Call::new(move || {
             let ActorWorker { actor, worker } = self;
             worker.run().start().then(move |report| {
-                let report = match report {
-                    Ok(report) => report,
-                    Err(error) => return Answer::ready(Err(error)),
-                };
                 // The loop has ended, and with it every other owner.
                 let actor = Arc::into_inner(actor).expect("the loop has ended");
                 let mut actor = actor.into_inner().unwrap_or_else(PoisonError::into_inner);
                 actor.stopped();
-                Answer::ready(Ok((actor, report)))
+                Answer::ready(report.map(|report| (actor, report)))
             })
         })
     }

@@ -14,8 +14,13 @@ use crate::error::Error;
 /// assert_eq!("responses:client-7".parse::<MailboxName>().unwrap().as_str(), "responses:client-7");
 /// assert!("two words".parse::<MailboxName>().unwrap_err().to_string().contains("two words"));
 /// ```
+///
+/// A name may be under a prefix, which separates tenants. The two are kept apart, so that no name reaches another prefix.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MailboxName(Arc<str>);
+pub struct MailboxName {
+    prefix: Option<Arc<str>>,
+    name: Arc<str>,
+}
 
 const NAME_RULE: &str = "1 to 80 characters of A-Z a-z 0-9 . _ : -";
 
@@ -25,17 +30,43 @@ impl MailboxName {
     /// # Errors
     /// [`Error::InvalidParameter`] with what is allowed.
     pub fn new(name: &str) -> Result<Self, Error> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-        if (1..=80).contains(&name.len()) && name.bytes().all(allowed) {
-            Ok(MailboxName(name.into()))
-        } else {
-            Err(Error::invalid("mailbox name", format!("{:?}", shortened(name)), NAME_RULE))
-        }
+        Ok(MailboxName { prefix: None, name: checked("mailbox name", name)? })
     }
 
-    /// The text.
+    /// The same name under a prefix.
+    ///
+    /// ```
+    /// use postbox::MailboxName;
+    ///
+    /// let name = MailboxName::new("responses")?.with_prefix("tenant-a")?;
+    /// assert_eq!((name.prefix(), name.as_str()), (Some("tenant-a"), "responses"));
+    /// assert_ne!(name, MailboxName::new("responses")?);
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] with what is allowed.
+    pub fn with_prefix(&self, prefix: &str) -> Result<Self, Error> {
+        Ok(MailboxName { prefix: Some(checked("prefix", prefix)?), name: Arc::clone(&self.name) })
+    }
+
+    /// The text, without the prefix.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// The prefix, if there is one.
+    pub fn prefix(&self) -> Option<&str> {
+        self.prefix.as_deref()
+    }
+}
+
+fn checked(parameter: &'static str, name: &str) -> Result<Arc<str>, Error> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    if (1..=80).contains(&name.len()) && name.bytes().all(allowed) {
+        Ok(name.into())
+    } else {
+        Err(Error::invalid(parameter, format!("{:?}", shortened(name)), NAME_RULE))
     }
 }
 
@@ -55,15 +86,19 @@ impl FromStr for MailboxName {
     }
 }
 
+/// With its prefix, if there is one, as `prefix/name`.
 impl fmt::Display for MailboxName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+        match &self.prefix {
+            None => f.pad(&self.name),
+            Some(prefix) => write!(f, "{prefix}/{}", self.name),
+        }
     }
 }
 
 impl fmt::Debug for MailboxName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        write!(f, "\"{self}\"")
     }
 }
 
@@ -92,6 +127,14 @@ impl Uri {
             options.push((decoded(name), decoded(value)));
         }
         Ok(Uri { scheme: scheme.to_ascii_lowercase(), place: place.into(), options })
+    }
+
+    /// The host (none in memory), and what comes after it.
+    pub(crate) fn host_and_path(&self) -> (&str, &str) {
+        match self.scheme.as_str() {
+            "memory" => ("", &self.place),
+            _ => self.place.split_once('/').unwrap_or((&self.place, "")),
+        }
     }
 
     /// Whether this build knows the scheme and has what it needs.
@@ -134,15 +177,17 @@ pub(crate) fn decoded(text: &str) -> String {
     String::from_utf8(plain).unwrap_or_else(|_| text.into())
 }
 
-/// A URI without what is between `//` and `@`, and without the values of its options: either may be a secret.
+/// A URI without whatever may be a secret: what is before the last `@`, and the values of its options.
 pub(crate) fn without_secrets(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return shortened(text) };
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    // A password may have a question mark: what is before the `@` goes first.
+    let (secret, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let place = place.rsplit_once('@').map_or_else(|| place.into(), |(_, host)| format!("***@{host}"));
     let names: Vec<&str> =
         query.split(['&', '#']).filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty()).collect();
     let options = if names.is_empty() { String::new() } else { format!("?{}=…", names.join("=…&")) };
-    shortened(&format!("{scheme}://{place}{options}"))
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    shortened(&format!("{scheme}{separator}{secret}{place}{options}"))
 }
 
 impl fmt::Debug for Uri {

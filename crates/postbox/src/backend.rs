@@ -418,6 +418,7 @@ impl Limits {
             expiry: false,
             cancel: false,
             peek: false,
+            max_size: false,
             ..self
         }
     }

@@ -98,3 +98,16 @@ pub(crate) async fn unless<F: Future>(stop: impl Future<Output = ()>, future: F)
     })
     .await
 }
+
+/// Lets others run first.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}

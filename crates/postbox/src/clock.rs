@@ -62,6 +62,11 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// What time it is. Never earlier than it was.
     fn now(&self) -> Moment;
 
+    /// What the clock on the wall shows, for comparison with times that come from elsewhere.
+    fn wall(&self) -> SystemTime {
+        self.now().into()
+    }
+
     /// Wakes `waker` when it is `at`, or soon if that has passed; never before this returns, because the caller may hold
     /// a lock.
     fn set_alarm(&self, at: Moment, waker: Waker) -> Alarm;
@@ -92,6 +97,10 @@ impl SystemClock {
 }
 
 impl Clock for SystemClock {
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
     fn now(&self) -> Moment {
         let (clock, start, moment) = &*ANCHOR;
         Moment(moment.0.saturating_add(clock.delta_as_nanos(*start, clock.raw())))

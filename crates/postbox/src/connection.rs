@@ -89,7 +89,8 @@ fn place(text: &str, uri: &Uri) -> Answer<Result<(Arc<dyn Backend>, Option<Strin
 
 /// Reads the options that every mailbox has.
 fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error> {
-    const KNOWN: &str = "max_size, max_deliveries, deduplication_window, idle_expiry (seconds), portable_limits";
+    const KNOWN: &str =
+        "max_size, max_deliveries, deduplication_window, idle_expiry (seconds), portable_limits, prefix";
     for (name, value) in &uri.options {
         let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
         let seconds = |parameter| {
@@ -110,6 +111,7 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             "portable_limits" => {
                 options.portable_limits = value.parse().map_err(|_| bad("portable_limits", "true or false"))?;
             }
+            "prefix" => options.prefix = Some(value.clone()),
             _ => return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}"))),
         }
     }
@@ -122,6 +124,13 @@ macro_rules! options {
         /// Where `reply_to` addresses lead. Without one, names lead to mailboxes of the same backend, and URIs nowhere.
         pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
             self.options.resolver = Some(Arc::new(resolver));
+            self
+        }
+
+        /// Keeps mailboxes apart from those under other prefixes, and from those without one: for tenants. No name under
+        /// one prefix reaches another, also in `reply_to`. Allowed is what is allowed in a name.
+        pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+            self.options.prefix = Some(prefix.into());
             self
         }
 
@@ -221,7 +230,12 @@ fn overridden(uri: HandleOptions, builder: HandleOptions) -> HandleOptions {
     settings.max_deliveries = over.max_deliveries.or(settings.max_deliveries);
     settings.deduplication_window = over.deduplication_window.or(settings.deduplication_window);
     settings.idle_expiry = over.idle_expiry.or(settings.idle_expiry);
-    HandleOptions { settings, portable_limits: uri.portable_limits || builder.portable_limits, ..builder }
+    HandleOptions {
+        settings,
+        portable_limits: uri.portable_limits || builder.portable_limits,
+        prefix: builder.prefix.or(uri.prefix),
+        ..builder
+    }
 }
 
 /// One place, many mailboxes. Its options are those of every mailbox that it opens.
@@ -254,9 +268,18 @@ impl Connection {
     }
 
     fn untyped(&self, name: &str) -> Result<UntypedMailbox, Error> {
+        let mut name = MailboxName::new(name)?;
+        if let Some(prefix) = &self.options.prefix {
+            name = name.with_prefix(prefix)?;
+        }
         let mut options = self.options.clone();
-        options.resolver.get_or_insert_with(|| Arc::new(BackendResolver::new(Arc::clone(&self.backend))));
-        let core = Core::new(Arc::clone(&self.backend), MailboxName::new(name)?, options)?;
+        options.resolver.get_or_insert_with(|| {
+            // Mailboxes for answers have no settings of this one's, and nothing of another prefix.
+            let prefix = self.options.prefix.clone();
+            let plain = HandleOptions { prefix, ..HandleOptions::default() };
+            Arc::new(BackendResolver::new(Connection { backend: Arc::clone(&self.backend), options: plain }))
+        });
+        let core = Core::new(Arc::clone(&self.backend), name, options)?;
         Ok(UntypedMailbox { core })
     }
 
@@ -265,13 +288,19 @@ impl Connection {
         self.backend.limits()
     }
 
-    /// The names of the mailboxes that exist.
+    /// The names of the mailboxes that exist, under this connection's prefix.
     ///
     /// # Errors
     /// [`Unsupported`](Error::Unsupported) where the place cannot, [`Connection`](Error::Connection).
     pub fn list(&self) -> Call<Result<Vec<MailboxName>, Error>> {
-        let backend = Arc::clone(&self.backend);
-        Call::new(move || backend.list())
+        let (backend, prefix) = (Arc::clone(&self.backend), self.options.prefix.clone());
+        Call::new(move || {
+            backend.list().map(move |names| {
+                let mut names = names?;
+                names.retain(|name| name.prefix() == prefix.as_deref());
+                Ok(names)
+            })
+        })
     }
 
     /// Where replies are kept.

@@ -26,6 +26,7 @@ use crate::resolver::MailboxResolver;
 pub(crate) struct HandleOptions {
     pub(crate) settings: MailboxSettings,
     pub(crate) portable_limits: bool,
+    pub(crate) prefix: Option<String>,
     pub(crate) resolver: Option<Arc<dyn MailboxResolver>>,
     pub(crate) replies: Option<Arc<dyn ReplyStore>>,
     pub(crate) dispatcher: Option<Dispatcher>,
@@ -46,6 +47,7 @@ pub(crate) struct Core {
 }
 
 /// Handles of the metrics of one mailbox. Made once: whoever records metrics installs the recorder before it opens.
+#[derive(Clone)]
 pub(crate) struct Meters {
     pub(crate) sent: Counter,
     pub(crate) received: Counter,
@@ -110,6 +112,13 @@ impl Core {
     ) -> Result<Arc<Self>, Error> {
         let limits = backend.limits();
         let settings = &options.settings;
+        if let Some(most) = settings.max_size.filter(|_| options.portable_limits) {
+            return Err(Error::invalid(
+                "max_size",
+                most,
+                "not together with portable_limits: not every backend has a bound",
+            ));
+        }
         if settings.max_size.is_some() && !limits.max_size {
             return Err(Error::Unsupported { backend: backend.kind(), operation: "bound a mailbox by max_size" });
         }
@@ -144,6 +153,23 @@ impl Core {
             backend,
             name,
         })
+    }
+
+    /// The same mailbox, closed apart.
+    pub(crate) fn sibling(&self) -> Self {
+        Core {
+            bytes: Arc::clone(&self.bytes),
+            backend: Arc::clone(&self.backend),
+            clock: Arc::clone(&self.clock),
+            name: self.name.clone(),
+            limits: self.limits,
+            resolver: self.resolver.clone(),
+            replies: self.replies.clone(),
+            max_deliveries: self.max_deliveries,
+            closed: Cancellation::new(),
+            dispatcher: self.dispatcher.clone(),
+            meters: self.meters.clone(),
+        }
     }
 
     pub(crate) fn unsupported(&self, operation: &'static str) -> Error {

@@ -100,6 +100,12 @@ pub enum Error {
         /// Which reply.
         id: ReplyId,
     },
+    /// A request with the same deduplication id was sent before; its own reply is the one to wait for.
+    #[error("a request with this deduplication id was sent before, as message {id}; wait for that one's reply")]
+    DuplicateRequest {
+        /// The message that was sent before.
+        id: MessageId,
+    },
     /// The message expects a reply, so it is finished by `reply`, not by `acknowledge`.
     #[error("message {id} expects a reply: finish it with reply(), or give it up with nack() or dead_letter()")]
     ReplyExpected {
@@ -186,6 +192,7 @@ impl Error {
             Error::ReplyExpired { .. } => "reply_expired",
             Error::ReplyCancelled { .. } => "reply_cancelled",
             Error::ReplyAlreadySent { .. } => "reply_already_sent",
+            Error::DuplicateRequest { .. } => "duplicate_request",
             Error::ReplyExpected { .. } => "reply_expected",
             Error::NoReplyChannel { .. } => "no_reply_channel",
             Error::ReplyMailboxUnavailable { .. } => "reply_mailbox_unavailable",

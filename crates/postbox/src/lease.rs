@@ -183,6 +183,7 @@ pub struct KeepAlive {
 
 impl KeepAlive {
     pub(crate) fn start(core: Arc<Core>, receipt: Receipt, visibility: Duration, cap: Duration) -> Self {
+        let visibility = visibility.min(core.limits.max_visibility);
         let (stop, lost) = (Cancellation::new(), Cancellation::new());
         let (stopped, told) = (stop.clone(), lost.clone());
         runtime::spawn(async move {
@@ -218,8 +219,10 @@ async fn beat(core: Arc<Core>, receipt: Receipt, visibility: Duration, cap: Dura
             break;
         }
         let by = visibility.min(now.until(end));
-        let answer = core.set_visibility(Batch::from_buf([(receipt.clone(), Visibility::Extend(by))]));
-        let next = match answer.map(only).await {
+        let answer = core.set_visibility(Batch::from_buf([(receipt.clone(), Visibility::Extend(by))])).map(only);
+        // Without an answer the lease ends all the same.
+        let Some(answer) = unless(Sleep::until(Arc::clone(&clock), lease_ends), answer).await else { break };
+        let next = match answer {
             Ok(()) => {
                 lease_ends = now.after(by);
                 now.after(visibility / 3)

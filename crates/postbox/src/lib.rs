@@ -97,7 +97,7 @@ pub use self::message::{Lease, Message};
 pub use self::operation::{Answer, Call, Operation, Verb};
 pub use self::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
 pub use self::reply::{Reply, ReplyChannel, WaitForReply};
-pub use self::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
+pub use self::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
 pub use self::resolver::{
     CachePolicy, CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, ResolverStats, UriMailboxFactory,
 };

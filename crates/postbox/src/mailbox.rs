@@ -331,6 +331,12 @@ impl UntypedMailbox {
         Mailbox::from_core(Arc::clone(&self.core))
     }
 
+    /// The same mailbox by a handle of its own: closing one does not close the other.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
+        UntypedMailbox { core: Arc::new(self.core.sibling()) }
+    }
+
     /// Its name.
     pub fn name(&self) -> &MailboxName {
         &self.core.name

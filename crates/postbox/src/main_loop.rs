@@ -44,7 +44,8 @@ pub struct MainLoopRequest<Q> {
     /// When an answer is of no use any more. A request past it is answered with an error and not executed.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "unix_millis_option")]
     pub deadline: Option<SystemTime>,
-    /// For handlers in the same process; it is never sent.
+    /// What its maker wants to keep with it. It stays in the process and is never sent: a handler has the
+    /// [resources](MainLoop::resources) of its loop.
     #[serde(skip)]
     pub resources: Option<Resources>,
     /// Correlates request and result.
@@ -233,26 +234,19 @@ where
                 let request_id = request.request_id;
                 let mut time = request.budget.and_then(|budget| budget.time);
                 if let Some(deadline) = request.deadline {
-                    let left = deadline.duration_since(clock.now().into()).unwrap_or_default();
+                    let left = deadline.duration_since(clock.wall()).unwrap_or_default();
                     if left.is_zero() {
                         return Ok(MainLoopResult::failure(request_id, "the deadline had passed; it was not executed"));
                     }
                     time = Some(time.map_or(left, |time| time.min(left)));
                 }
-                let resources = match &request.resources {
-                    Some(own) => context.resources().overridden_by(own),
-                    None => context.resources().clone(),
-                };
-                let context = context.for_request(
-                    RequestContext {
-                        request_id,
-                        deadline: request.deadline,
-                        units: request.budget.and_then(|budget| budget.units),
-                        spent: AtomicU64::new(0),
-                        session_id: Mutex::new(None),
-                    },
-                    resources,
-                );
+                let context = context.for_request(RequestContext {
+                    request_id,
+                    deadline: request.deadline,
+                    units: request.budget.and_then(|budget| budget.units),
+                    spent: AtomicU64::new(0),
+                    session_id: Mutex::new(None),
+                });
                 let seen = context.clone();
                 let handled =
                     AssertUnwindSafe(async move { handler.handle(request.request, context).await }).catch_unwind();
@@ -272,6 +266,10 @@ where
         });
         let mut worker = Worker::with_handling(requests.clone(), handling);
         worker.options.warns = true;
+        worker.options.substitute = Some(Arc::new(|result: &MainLoopResult<O>, reason| MainLoopResult {
+            session_id: result.session_id,
+            ..MainLoopResult::failure(result.request_id, format_args!("the output could not be sent: {reason}"))
+        }));
         MainLoop { worker }
     }
 }

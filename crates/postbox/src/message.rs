@@ -169,7 +169,8 @@ macro_rules! acts {
         ///
         /// # Errors
         /// [`NoReplyChannel`](crate::Error::NoReplyChannel) if none is expected.
-        /// [`ReceiptHandleExpired`](crate::Error::ReceiptHandleExpired) if the lease has ended; then nothing was kept.
+        /// [`ReceiptHandleExpired`](crate::Error::ReceiptHandleExpired) if the lease has ended: then nothing was kept,
+        /// unless it ended in the very moment between keeping and finishing.
         /// [`ReplyAlreadySent`](crate::Error::ReplyAlreadySent), [`ReplyCancelled`](crate::Error::ReplyCancelled) or
         /// [`ReplyExpired`](crate::Error::ReplyExpired) if nobody wants the answer any more; then the message is
         /// finished. Any other error: the message stays leased, and comes back.
@@ -233,7 +234,7 @@ impl<T: fmt::Debug, R, C> fmt::Debug for Message<T, R, C> {
             .field("body", &self.body)
             .field("delivery_count", &self.delivery_count)
             .field("attributes", &self.attributes)
-            .field("reply_to", &self.reply_to)
+            .field("reply_to", &self.reply_to.as_deref().map(crate::address::without_secrets))
             .field("expects_reply", &self.expects_reply())
             .finish_non_exhaustive()
     }

@@ -3,15 +3,18 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
+use rand::RngExt as _;
 use tracing::warn;
 
 use crate::backend::{Batch, Delivery, Receipt, Receive, Visibility};
+use crate::clock::Sleep;
 use crate::codec::Decode;
 use crate::core::{Core, check_duration};
 use crate::dispatcher::MailboxEvent;
@@ -20,8 +23,8 @@ use crate::message::Message;
 use crate::operation::{Answer, Operation, Verb, awaitable};
 use crate::runtime;
 
-/// After how many deliveries a body that cannot be decoded goes to the dead letters, where the mailbox has no limit of
-/// its own: it must not circle for ever.
+/// After how many deliveries a body that cannot be decoded goes to the dead letters, for a handle that was opened without
+/// `max_deliveries`: it must not circle for ever.
 pub const UNDECODABLE_DELIVERIES: u32 = 5;
 
 /// What to receive: [`Mailbox::receive`](crate::Mailbox::receive).
@@ -101,8 +104,9 @@ fn decode_all<T, R, C: Decode<T>>(core: &Arc<Core>, deliveries: Vec<Delivery>) -
     for delivery in deliveries {
         match decode::<T, C>(&delivery) {
             Ok(body) => messages.push(Message::new(Arc::clone(core), delivery, body)),
-            Err(error) => {
-                undecodable(core, delivery, &error);
+            Err(reason) => {
+                let error = Error::decoding(&delivery.id, &reason);
+                undecodable(core, delivery, reason);
                 bad = bad.or(Some(error));
             }
         }
@@ -113,24 +117,33 @@ fn decode_all<T, R, C: Decode<T>>(core: &Arc<Core>, deliveries: Vec<Delivery>) -
     }
 }
 
-pub(crate) fn decode<T, C: Decode<T>>(delivery: &Delivery) -> Result<T, Error> {
+/// A decoder that panics is no better than one that fails.
+fn decode<T, C: Decode<T>>(delivery: &Delivery) -> Result<T, String> {
     if !C::reads(&delivery.content_type) {
         let (found, expected) = (&delivery.content_type, C::CONTENT_TYPE);
-        return Err(Error::decoding(&delivery.id, format!("it is {found}, and this mailbox reads {expected}")));
+        return Err(format!("it is {found}, and this mailbox reads {expected}"));
     }
-    C::decode(&delivery.body).map_err(|reason| Error::decoding(&delivery.id, reason))
+    match catch_unwind(AssertUnwindSafe(|| C::decode(&delivery.body))) {
+        Ok(decoded) => decoded.map_err(Into::into),
+        Err(_) => Err("the decoder panicked".into()),
+    }
 }
 
 /// It stays leased and comes back when its time is up, until its deliveries are spent.
-fn undecodable(core: &Arc<Core>, delivery: Delivery, error: &Error) {
+fn undecodable(core: &Arc<Core>, delivery: Delivery, reason: String) {
     let Delivery { id, delivery_count, receipt_handle: handle, .. } = delivery;
-    let reason = error.to_string();
     core.meters.undecodable.increment(1);
     warn!(mailbox = %core.name, %id, delivery_count, reason, "undecodable");
     core.tell(|mailbox| MailboxEvent::Undecodable { mailbox, id: id.clone(), delivery_count, reason: reason.clone() });
     if delivery_count >= core.max_deliveries.unwrap_or(UNDECODABLE_DELIVERIES) {
         in_background(core.dead_letter(Batch::from_buf([(Receipt { id, handle }, reason)])));
     }
+}
+
+/// From 50 to 100 milliseconds, doubling up to half a minute, and never the same for two.
+pub(crate) fn pause_after(failures: u32) -> Duration {
+    let longest = Duration::from_millis(50).saturating_mul(1 << failures.clamp(1, 10)).min(Duration::from_secs(30));
+    longest.mul_f64(rand::rng().random_range(0.5..1.0))
 }
 
 /// Lets an act go on without anybody waiting for it.
@@ -144,8 +157,8 @@ pub(crate) fn in_background<T: Send + 'static>(answer: Answer<T>) {
 
 /// Messages without end: [`Mailbox::stream`](crate::Mailbox::stream).
 ///
-/// It ends when the mailbox is closed. After an error it goes on: whoever sees a failure that will not pass stops
-/// polling. Messages that it had fetched and not handed out are given back when it is dropped.
+/// It ends when the mailbox is closed, or after an error that names a wrong parameter. After any other error it goes on,
+/// and rests between failures in a row: whoever sees one that will not pass stops polling. Messages that it had fetched and not handed out are given back when it is dropped.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct MessageStream<T, R, C>
 where
@@ -157,6 +170,10 @@ where
     request: Receive,
     running: Option<Operation<ReceiveMessages<T, R, C>>>,
     fetched: VecDeque<Message<T, R, C>>,
+    /// After failures in a row it rests before it tries again.
+    failures: u32,
+    resting: Option<Sleep>,
+    ended: bool,
 }
 
 impl<T, R, C> MessageStream<T, R, C>
@@ -168,7 +185,15 @@ where
     pub(crate) fn new(core: Arc<Core>) -> Self {
         let wait = Duration::from_secs(20).min(core.limits.max_wait);
         let request = Receive { max: 1, visibility: Duration::from_secs(30), wait };
-        MessageStream { core, request, running: None, fetched: VecDeque::new() }
+        MessageStream {
+            core,
+            request,
+            running: None,
+            fetched: VecDeque::new(),
+            failures: 0,
+            resting: None,
+            ended: false,
+        }
     }
 
     /// Fetches up to so many at once. Their leases run while they wait to be handed out. 1 unless it is set.
@@ -181,6 +206,24 @@ where
     pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
         self.request.visibility = timeout;
         self
+    }
+
+    /// The same as an iterator that waits on this thread.
+    ///
+    /// ```
+    /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-stream-blocking").blocking()?;
+    /// mailbox.send_batch(&[1, 2, 3]).blocking()?;
+    /// let numbers: Result<Vec<u32>, postbox::Error> =
+    ///     mailbox.stream().blocking().take(3).map(|message| Ok(message?.body)).collect();
+    /// assert_eq!(numbers?, [1, 2, 3]);
+    /// # mailbox.purge().blocking()?;
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    pub fn blocking(self) -> impl Iterator<Item = Result<Message<T, R, C>, Error>> {
+        let mut stream = self;
+        std::iter::from_fn(move || {
+            postbox_core::wait_for(std::future::poll_fn(|context| Pin::new(&mut stream).poll_next(context)))
+        })
     }
 }
 
@@ -205,8 +248,12 @@ where
             if let Some(message) = self.fetched.pop_front() {
                 return Poll::Ready(Some(Ok(message)));
             }
+            if let Some(resting) = &mut self.resting {
+                std::task::ready!(Pin::new(resting).poll(context));
+                self.resting = None;
+            }
             if self.running.is_none() {
-                if self.core.closed.is_cancelled() {
+                if self.ended || self.core.closed.is_cancelled() {
                     return Poll::Ready(None);
                 }
                 let receive =
@@ -217,8 +264,20 @@ where
             let result = std::task::ready!(Pin::new(running).poll(context));
             self.running = None;
             match result {
-                Ok(messages) => self.fetched.extend(messages),
-                Err(error) => return Poll::Ready(Some(Err(error))),
+                Ok(messages) => {
+                    self.failures = 0;
+                    self.fetched.extend(messages);
+                }
+                Err(error) => {
+                    // Will not pass.
+                    self.ended = matches!(error, Error::InvalidParameter { .. });
+                    if !matches!(error, Error::Serialization { .. }) {
+                        self.failures += 1;
+                        let pause = pause_after(self.failures);
+                        self.resting = Some(Sleep::for_(Arc::clone(&self.core.clock), pause));
+                    }
+                    return Poll::Ready(Some(Err(error)));
+                }
             }
         }
     }

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::backend::Limits;
+use crate::cancellation::{Cancellation, yield_now};
 use crate::clock::{Clock, Moment};
 use crate::codec::{Decode, Encode, Json};
 use crate::core::check_duration;
@@ -14,6 +16,7 @@ use crate::id::ReplyId;
 use crate::lease::refusal;
 use crate::operation::{Answer, Call, Verb, awaitable};
 use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
+use crate::runtime;
 
 /// An answer that is awaited.
 ///
@@ -41,9 +44,42 @@ pub struct Reply<R, C = Json> {
     store: Arc<dyn ReplyStore>,
     id: ReplyId,
     clock: Arc<dyn Clock>,
-    /// What was consumed, or that it is over.
-    kept: Arc<OnceLock<ReplyValue>>,
+    kept: Arc<Kept>,
     types: PhantomData<fn() -> (R, C)>,
+}
+
+/// What a handle and its clones share.
+#[derive(Default)]
+struct Kept {
+    /// What was consumed.
+    value: OnceLock<ReplyValue>,
+    /// How many are consuming at this moment: what one of them has taken is not over for the others.
+    taking: AtomicUsize,
+}
+
+/// One who consumes, however that ends.
+struct Taking(Arc<Kept>);
+
+impl Taking {
+    fn begin(kept: &Arc<Kept>) -> Self {
+        kept.taking.fetch_add(1, Ordering::SeqCst);
+        Taking(Arc::clone(kept))
+    }
+
+    /// Keeps what was taken before anybody can ask for it in vain.
+    fn settle(self, consumed: &Result<Option<ReplyEntry>, Error>) -> bool {
+        if let Ok(Some(ReplyEntry { state: ReplyState::Resolved, value: Some(value), .. })) = consumed {
+            let _ = self.0.value.set(value.clone());
+        }
+        // Whether another one is at it, who may have taken it.
+        self.0.taking.load(Ordering::SeqCst) > 1
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.0.taking.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl<R, C> Clone for Reply<R, C> {
@@ -60,7 +96,10 @@ impl<R, C> Clone for Reply<R, C> {
 
 impl<R, C> fmt::Debug for Reply<R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").field("id", &self.id).field("taken", &self.kept.get().is_some()).finish_non_exhaustive()
+        f.debug_struct("Reply")
+            .field("id", &self.id)
+            .field("taken", &self.kept.value.get().is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -127,7 +166,7 @@ impl<R, C> Reply<R, C> {
     {
         let reply = self.clone();
         Call::new(move || {
-            if reply.kept.get().is_some() {
+            if reply.kept.value.get().is_some() {
                 return Answer::ready(Ok(state == ReplyState::Resolved));
             }
             reply.store.get(reply.id).map(move |entry| Ok(entry?.is_some_and(|entry| entry.state == state)))
@@ -167,22 +206,45 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
 
     /// Takes what is there. `None` while it is pending.
     fn take(self) -> Answer<Result<Option<R>, Error>> {
-        if let Some(value) = self.kept.get() {
+        if let Some(value) = self.kept.value.get() {
             return Answer::ready(self.decode(value).map(Some));
         }
-        self.store.consume(self.id.clone()).map(move |entry| match entry? {
-            Some(ReplyEntry { state: ReplyState::Resolved, value: Some(value), .. }) => {
-                let answer = self.decode(&value);
-                let _ = self.kept.set(value);
-                answer.map(Some)
+        let taking = Taking::begin(&self.kept);
+        match self.store.consume(self.id.clone()).split() {
+            Ok(consumed) => {
+                let others = taking.settle(&consumed);
+                Answer::ready(self.taken(consumed, others))
             }
-            Some(ReplyEntry { state: ReplyState::Pending, .. }) => Ok(None),
-            // A clone may have taken it in the meantime.
-            other => match self.kept.get() {
-                Some(value) => self.decode(value).map(Some),
-                None => Err(refusal(self.id.clone(), other.map(|entry| entry.state))),
-            },
-        })
+            // In the background: once the store has given it away, it is kept, also if nobody waits for it any more.
+            Err(future) => {
+                let slot = Arc::new(Mutex::new(None));
+                let (done, outcome) = (Cancellation::new(), Arc::clone(&slot));
+                let finished = done.clone();
+                runtime::spawn(async move {
+                    let consumed = future.await;
+                    let others = taking.settle(&consumed);
+                    *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((consumed, others));
+                    finished.cancel();
+                });
+                Answer::from_future(async move {
+                    done.cancelled().await;
+                    let outcome = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let (consumed, others) = outcome.expect("it is there when it is done");
+                    self.taken(consumed, others)
+                })
+            }
+        }
+    }
+
+    fn taken(&self, consumed: Result<Option<ReplyEntry>, Error>, others: bool) -> Result<Option<R>, Error> {
+        let entry = consumed?;
+        match (self.kept.value.get(), entry.map(|entry| entry.state)) {
+            (Some(value), _) => self.decode(value).map(Some),
+            (None, Some(ReplyState::Pending)) => Ok(None),
+            // A clone has taken it and is about to keep it.
+            (None, _) if others => Ok(None),
+            (None, state) => Err(refusal(self.id.clone(), state)),
+        }
     }
 
     /// Waits until it is settled, then takes it. One deadline for the whole.
@@ -199,6 +261,10 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
                     let settled = self.store.settled(self.id.clone(), left).await?;
                     if let Some(answer) = self.clone().take().await? {
                         return Ok(answer);
+                    }
+                    // Settled and not taken: a clone is at it.
+                    if settled {
+                        yield_now().await;
                     }
                     if !settled && deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
                         return Err(Error::ReplyTimeout { id: self.id });

@@ -10,6 +10,9 @@ use crate::error::Error;
 use crate::id::ReplyId;
 use crate::operation::Answer;
 
+/// How many expired entries a scan or a clean-up usually looks at.
+pub const SCAN_LIMIT: usize = 100;
+
 /// What has become of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -88,10 +91,10 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// Removes an entry. `false` if there was none.
     fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>>;
 
-    /// The ids of up to `limit` expired entries.
+    /// The ids of up to `limit` expired entries; usually [`SCAN_LIMIT`].
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>>;
 
-    /// Removes up to `limit` expired entries. Answers how many.
+    /// Removes up to `limit` expired entries; usually [`SCAN_LIMIT`]. Answers how many.
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>>;
 
     /// Waits until the entry is not pending any more (resolved, cancelled, expired or gone), up to `wait`. Says

@@ -1,13 +1,13 @@
 //! From an address to a mailbox.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 
-use crate::backend::Backend;
+use crate::address::{Uri, without_secrets};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::connection::{Connection, open_untyped};
 use crate::core::HandleOptions;
@@ -79,8 +79,8 @@ pub(crate) struct BackendResolver {
 }
 
 impl BackendResolver {
-    pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
-        BackendResolver { connection: Connection::from_arc(backend) }
+    pub(crate) const fn new(connection: Connection) -> Self {
+        BackendResolver { connection }
     }
 }
 
@@ -137,7 +137,7 @@ impl RegistryResolver {
     }
 
     fn get(&self, name: &str) -> Option<UntypedMailbox> {
-        self.registry.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.registry.read().unwrap_or_else(PoisonError::into_inner).get(name).map(UntypedMailbox::sibling)
     }
 }
 
@@ -160,6 +160,7 @@ impl MailboxResolver for RegistryResolver {
 #[derive(Clone, Debug, Default)]
 pub struct UriMailboxFactory {
     allowed: Vec<String>,
+    allows_all: bool,
     options: HandleOptions,
 }
 
@@ -169,17 +170,30 @@ impl UriMailboxFactory {
         Self::default()
     }
 
-    /// Allows URIs that start so.
+    /// Allows URIs of this scheme and host whose path starts so: `memory://replies-` allows `memory://replies-7`, and
+    /// `redis://cache.internal:6379/replies-` names of that one server. Options and passwords in an address are refused.
     #[must_use]
     pub fn allow(mut self, prefix: impl Into<String>) -> Self {
         self.allowed.push(prefix.into());
         self
     }
 
-    /// Allows every URI. Only where no address comes from a stranger.
+    /// Allows every URI, with options. Only where no address comes from a stranger.
     #[must_use]
-    pub fn allow_all(self) -> Self {
-        self.allow("")
+    pub fn allow_all(mut self) -> Self {
+        self.allows_all = true;
+        self
+    }
+
+    fn allows(&self, uri: &Uri) -> bool {
+        let (host, path) = uri.host_and_path();
+        let matches = |prefix: &String| {
+            Uri::parse(prefix).is_ok_and(|prefix| {
+                let (allowed_host, allowed_path) = prefix.host_and_path();
+                prefix.scheme == uri.scheme && allowed_host == host && path.starts_with(allowed_path)
+            })
+        };
+        self.allows_all || (uri.options.is_empty() && !uri.place.contains('@') && self.allowed.iter().any(matches))
     }
 
     /// The resolver of the mailboxes that it makes.
@@ -192,14 +206,14 @@ impl UriMailboxFactory {
 
 impl MailboxFactory for UriMailboxFactory {
     fn create(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
-        let uri = match crate::address::Uri::parse(identifier) {
+        let uri = match Uri::parse(identifier) {
             Ok(uri) => uri,
             Err(error) => return Answer::ready(Err(error)),
         };
         if !uri.is_served() {
             return Answer::ready(Err(uri.unserved(identifier)));
         }
-        if !self.allowed.iter().any(|prefix| identifier.starts_with(prefix.as_str())) {
+        if !self.allows(&uri) {
             return Answer::ready(Err(Error::resolution(identifier, "not on the allow-list of this factory")));
         }
         open_untyped(identifier.into(), self.options.clone())
@@ -223,7 +237,8 @@ pub enum CachePolicy {
 
 /// Looks in a registry, then in a cache, then asks a factory.
 ///
-/// A cached mailbox owns no thread and no socket. Eviction drops the cache's own handle and closes nobody else's.
+/// A cached mailbox owns no thread and no socket. Each resolution gives a handle of its own: closing it closes nobody
+/// else's, and eviction closes none.
 ///
 /// ```
 /// use postbox::{CachePolicy, CompositeResolver, MailboxResolver};
@@ -257,16 +272,43 @@ struct Cache {
 
 #[derive(Default)]
 struct Cached {
-    mailboxes: HashMap<String, (UntypedMailbox, Use)>,
-    /// Counts uses, to tell which was longest ago.
-    uses: u64,
+    mailboxes: HashMap<Arc<str>, (UntypedMailbox, u64)>,
+    /// Names by their last use, and when that was.
+    uses: BTreeMap<u64, (Arc<str>, Moment)>,
+    counter: u64,
     stats: ResolverStats,
 }
 
-#[derive(Clone, Copy)]
-struct Use {
-    number: u64,
-    at: Moment,
+impl Cached {
+    /// A mailbox is used now.
+    fn used(&mut self, name: &str, now: Moment) -> Option<UntypedMailbox> {
+        self.counter += 1;
+        let (mailbox, last) = self.mailboxes.get_mut(name)?;
+        let (name, _) = self.uses.remove(last)?;
+        *last = self.counter;
+        self.uses.insert(self.counter, (name, now));
+        Some(mailbox.sibling())
+    }
+
+    fn insert(&mut self, name: &str, mailbox: UntypedMailbox, now: Moment) {
+        self.counter += 1;
+        let name: Arc<str> = name.into();
+        self.uses.insert(self.counter, (Arc::clone(&name), now));
+        self.mailboxes.insert(name, (mailbox, self.counter));
+    }
+
+    fn evict(&mut self, name: &str) -> Option<UntypedMailbox> {
+        let (mailbox, last) = self.mailboxes.remove(name)?;
+        self.uses.remove(&last);
+        self.stats.evictions += 1;
+        Some(mailbox)
+    }
+
+    /// Evicts what was not used for longest.
+    fn evict_oldest(&mut self) -> Option<UntypedMailbox> {
+        let (name, _) = self.uses.first_key_value().map(|(_, used)| used.clone())?;
+        self.evict(&name)
+    }
 }
 
 /// What a [`CompositeResolver`] has done.
@@ -316,23 +358,11 @@ impl Cache {
         let mut gone = Vec::new();
         let mut state = self.lock();
         if let CachePolicy::IdleTtl(ttl) = self.policy {
-            let idle: Vec<String> = state
-                .mailboxes
-                .iter()
-                .filter(|(_, (_, used))| used.at.after(ttl) <= now)
-                .map(|(name, _)| name.clone())
-                .collect();
-            for name in idle {
-                gone.extend(state.mailboxes.remove(&name));
-                state.stats.evictions += 1;
+            while state.uses.first_key_value().is_some_and(|(_, (_, at))| at.after(ttl) <= now) {
+                gone.extend(state.evict_oldest());
             }
         }
-        state.uses += 1;
-        let number = state.uses;
-        let found = state.mailboxes.get_mut(identifier).map(|(mailbox, used)| {
-            *used = Use { number, at: now };
-            mailbox.clone()
-        });
+        let found = state.used(identifier, now);
         if found.is_some() {
             state.stats.hits += 1;
             self.hits.increment(1);
@@ -350,16 +380,13 @@ impl Cache {
         let now = self.clock.now();
         let mut gone = Vec::new();
         let mut state = self.lock();
-        state.uses += 1;
-        let used = Use { number: state.uses, at: now };
-        let kept = state.mailboxes.entry(identifier.into()).or_insert((mailbox, used)).0.clone();
+        let kept = state.used(identifier, now).unwrap_or_else(|| {
+            state.insert(identifier, mailbox.sibling(), now);
+            mailbox
+        });
         if let CachePolicy::Lru(most) = self.policy {
             while state.mailboxes.len() > most {
-                let oldest =
-                    state.mailboxes.iter().min_by_key(|(_, (_, used))| used.number).map(|(name, _)| name.clone());
-                let Some(oldest) = oldest else { break };
-                gone.extend(state.mailboxes.remove(&oldest));
-                state.stats.evictions += 1;
+                gone.extend(state.evict_oldest());
             }
         }
         drop(state);
@@ -414,10 +441,7 @@ impl CompositeResolver {
 
     /// Drops the cache's handle of a mailbox. `false` if there was none.
     pub fn evict(&self, identifier: &str) -> bool {
-        let mut state = self.cache.lock();
-        let gone = state.mailboxes.remove(identifier);
-        state.stats.evictions += u64::from(gone.is_some());
-        drop(state);
+        let gone = self.cache.lock().evict(identifier);
         gone.is_some()
     }
 
@@ -436,13 +460,10 @@ impl CompositeResolver {
     pub fn check_health(&self) -> Call<Vec<String>> {
         let resolver = self.clone();
         Call::new(move || {
-            let mailboxes: Vec<(String, UntypedMailbox)> = resolver
-                .cache
-                .lock()
-                .mailboxes
-                .iter()
-                .map(|(name, (mailbox, _))| (name.clone(), mailbox.clone()))
-                .collect();
+            let mailboxes: Vec<(String, UntypedMailbox)> = {
+                let state = resolver.cache.lock();
+                state.mailboxes.iter().map(|(name, (mailbox, _))| (name.to_string(), mailbox.clone())).collect()
+            };
             Answer::from_future(async move {
                 let mut sick = Vec::new();
                 for (name, mailbox) in mailboxes {
@@ -496,12 +517,14 @@ pub(crate) fn reply_mailbox<A: 'static, C: 'static>(
         };
         let Some(resolver) = resolver else {
             let reason = "there is no resolver: open the mailbox with .resolver(…)".into();
-            return Answer::ready(Err(Error::ReplyMailboxUnavailable { reply_to: Some(address), reason }));
+            let reply_to = Some(without_secrets(&address));
+            return Answer::ready(Err(Error::ReplyMailboxUnavailable { reply_to, reason }));
         };
         resolver.resolve(&address).map(move |found| match found {
             Ok(mailbox) => Ok(mailbox.typed()),
             Err(error @ Error::Resolution { .. }) => {
-                Err(Error::ReplyMailboxUnavailable { reply_to: Some(address), reason: error.to_string() })
+                let reply_to = Some(without_secrets(&address));
+                Err(Error::ReplyMailboxUnavailable { reply_to, reason: error.to_string() })
             }
             Err(other) => Err(other),
         })

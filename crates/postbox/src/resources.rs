@@ -73,14 +73,6 @@ impl Resources {
         let shared = binding.made.get_or_init(|| (binding.provider)(self));
         Arc::clone(shared).downcast().ok()
     }
-
-    /// Everything of both; what `other` has goes first.
-    #[must_use]
-    pub(crate) fn overridden_by(&self, other: &Resources) -> Resources {
-        let mut bindings = self.bindings.read().unwrap_or_else(PoisonError::into_inner).clone();
-        bindings.extend(other.bindings.read().unwrap_or_else(PoisonError::into_inner).clone());
-        Resources { bindings: Arc::new(RwLock::new(bindings)) }
-    }
 }
 
 impl fmt::Debug for Resources {

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::id::{MessageId, ReplyId};
 use crate::operation::{Answer, Verb, awaitable};
 use crate::reply::Reply;
-use crate::trace::{TRACEPARENT, TraceContext};
+use crate::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 /// Attributes whose names start so belong to Postbox.
 pub(crate) const RESERVED: &str = "postbox.";
@@ -51,7 +51,10 @@ impl Draft {
         if let Some(context) = TraceContext::current() {
             // What a handler sends belongs to the trace of its message.
             let attributes = &mut self.extras().headers.attributes;
-            attributes.entry(TRACEPARENT.into()).or_insert_with(|| context.child().to_string());
+            if !attributes.contains_key(TRACEPARENT) {
+                attributes.insert(TRACEPARENT.into(), context.child().to_string());
+                attributes.extend(TraceContext::current_state().map(|state| (TRACESTATE.into(), state)));
+            }
         }
         let body = self.body.map_err(Error::encoding)?;
         let mut size = body.len();
@@ -149,7 +152,8 @@ macro_rules! options {
             self
         }
 
-        /// Uses this id instead of a new one, so that a retry by the caller is the same message. A UUID.
+        /// Uses this id, a UUID, instead of a new one. It makes a retry no safer by itself: give a
+        /// [deduplication id](Self::deduplication_id) for that.
         pub fn id(mut self, id: impl Into<MessageId>) -> Self {
             self.draft.extras().id = Some(id.into());
             self
@@ -325,12 +329,15 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
             Ok(message) => message,
             Err(error) => return Answer::ready(Err(error)),
         };
+        let sent_as = message.id.clone();
         let reply = Reply::new(Arc::clone(&store), id.clone(), Arc::clone(&core.clock));
         store.create(id.clone(), self.reply_timeout).then(move |created| match created {
             Err(error) => Answer::ready(Err(error)),
             Ok(false) => Answer::ready(Err(Error::ReplyAlreadySent { id })),
             Ok(true) => core.send_one(message).then(move |sent| match sent {
-                Ok(_) => Answer::ready(Ok(reply)),
+                Ok(stored) if stored == sent_as => Answer::ready(Ok(reply)),
+                // The first one has another reply.
+                Ok(first) => store.delete(id).map(|_| Err(Error::DuplicateRequest { id: first })),
                 // Nobody will ever answer it.
                 Err(error) => store.delete(id).map(|_| Err(error)),
             }),

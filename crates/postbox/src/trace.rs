@@ -1,10 +1,12 @@
 //! W3C trace context, carried from the sender of a message to its handler.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rand::RngExt as _;
@@ -35,8 +37,15 @@ pub struct TraceContext {
     sampled: bool,
 }
 
+/// A context, and what vendors wrote beside it.
+#[derive(Clone, Debug)]
+struct Current {
+    context: TraceContext,
+    state: Option<Arc<str>>,
+}
+
 thread_local! {
-    static CURRENT: RefCell<Option<TraceContext>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 
 impl TraceContext {
@@ -69,12 +78,17 @@ impl TraceContext {
 
     /// The context of the work that this thread is doing now.
     pub fn current() -> Option<Self> {
-        CURRENT.with_borrow(|current| *current)
+        CURRENT.with_borrow(|current| current.as_ref().map(|current| current.context))
+    }
+
+    /// What vendors wrote beside the current context.
+    pub(crate) fn current_state() -> Option<String> {
+        CURRENT.with_borrow(|current| current.as_ref()?.state.as_deref().map(Into::into))
     }
 
     /// Makes this the current context while `future` runs, on whatever thread that is.
     pub fn scope<F: Future>(self, future: F) -> InTrace<F> {
-        InTrace { context: Some(self), future: Box::pin(future) }
+        InTrace { current: Some(Current { context: self, state: None }), future: Box::pin(future) }
     }
 }
 
@@ -121,14 +135,19 @@ impl FromStr for TraceContext {
 /// A future within a trace.
 #[derive(Debug)]
 pub struct InTrace<F> {
-    context: Option<TraceContext>,
+    current: Option<Current>,
     future: Pin<Box<F>>,
 }
 
 impl<F: Future> InTrace<F> {
-    /// Within a trace, or within none.
-    pub(crate) fn new(context: Option<TraceContext>, future: F) -> Self {
-        InTrace { context, future: Box::pin(future) }
+    /// Within the trace that a message's attributes name, or within none.
+    pub(crate) fn of(attributes: &BTreeMap<String, String>, future: F) -> Self {
+        let context = attributes.get(TRACEPARENT).and_then(|text| text.parse::<TraceContext>().ok());
+        let current = context.map(|context| Current {
+            context: context.child(),
+            state: attributes.get(TRACESTATE).map(|state| state.as_str().into()),
+        });
+        InTrace { current, future: Box::pin(future) }
     }
 }
 
@@ -136,13 +155,13 @@ impl<F: Future> Future for InTrace<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        struct Restore(Option<TraceContext>);
+        struct Restore(Option<Current>);
         impl Drop for Restore {
             fn drop(&mut self) {
                 CURRENT.set(self.0.take());
             }
         }
-        let _restore = Restore(CURRENT.replace(self.context));
+        let _restore = Restore(CURRENT.replace(self.current.clone()));
         self.future.as_mut().poll(context)
     }
 }

@@ -3,11 +3,21 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 
+/// A message behind another of its group. What has gone meanwhile (expired) is known by its arrival, since its slot may be
+/// in use again, and is skipped when its turn comes: leaving is constant time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Behind {
+    pub(super) slot: u32,
+    pub(super) arrival: u64,
+}
+
 /// A group exists while one of its messages is at its head: ready, leased, or on its way back.
 #[derive(Debug)]
 struct Group {
     head: u32,
-    behind: VecDeque<u32>,
+    behind: VecDeque<Behind>,
+    /// How many of those behind have gone.
+    gone: usize,
 }
 
 #[derive(Debug)]
@@ -29,32 +39,36 @@ impl Groups {
     }
 
     /// A message joins its group. `true` if it is at the head and can be delivered.
-    pub(super) fn join(&mut self, name: &Arc<str>, slot: u32) -> bool {
+    pub(super) fn join(&mut self, name: &Arc<str>, message: Behind) -> bool {
         if let Some(group) = self.groups.get_mut(name) {
-            group.behind.push_back(slot);
+            group.behind.push_back(message);
             return false;
         }
-        self.groups.insert(Arc::clone(name), Group { head: slot, behind: VecDeque::new() });
+        self.groups.insert(Arc::clone(name), Group { head: message.slot, behind: VecDeque::new(), gone: 0 });
         true
     }
 
-    /// A message leaves its group for good. Whoever is at the head because of it can now be delivered.
-    pub(super) fn leave(&mut self, name: &Arc<str>, slot: u32) -> Option<u32> {
+    /// A message leaves its group for good. Whoever is at the head because of it can now be delivered. `is_there` tells
+    /// whether one of those behind is still there.
+    pub(super) fn leave(&mut self, name: &Arc<str>, slot: u32, is_there: impl Fn(&Behind) -> bool) -> Option<u32> {
         let group = self.groups.get_mut(name)?;
         if group.head != slot {
-            group.behind.retain(|&other| other != slot);
+            group.gone += 1;
+            if group.gone > 32 && group.gone * 2 > group.behind.len() {
+                group.behind.retain(|behind| is_there(behind));
+                group.gone = 0;
+            }
             return None;
         }
-        match group.behind.pop_front() {
-            Some(next) => {
-                group.head = next;
-                Some(next)
+        while let Some(next) = group.behind.pop_front() {
+            if is_there(&next) {
+                group.head = next.slot;
+                return Some(next.slot);
             }
-            None => {
-                self.groups.remove(name);
-                None
-            }
+            group.gone = group.gone.saturating_sub(1);
         }
+        self.groups.remove(name);
+        None
     }
 
     pub(super) fn clear(&mut self) {

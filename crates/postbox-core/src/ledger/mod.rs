@@ -21,10 +21,11 @@ use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 
 use self::due::{Due, DueHeap};
-use self::groups::Groups;
+use self::groups::{Behind, Groups};
 use self::slab::{NONE, Slab};
 
 /// What a ledger is told when it is made.
@@ -270,13 +271,16 @@ pub struct Ledger<M> {
     expiring: BTreeSet<Expiry>,
     /// Messages sent with a delay, by id, until they are visible.
     cancellable: BTreeMap<u128, u32>,
-    remembered: BTreeMap<Arc<str>, u128>,
-    forgotten_at: VecDeque<(u64, Arc<str>)>,
+    /// Deduplication ids: the message that had it first, and until when that counts.
+    remembered: BTreeMap<Arc<str>, (u128, u64)>,
+    forgotten_at: BTreeSet<(u64, Arc<str>)>,
     dead: VecDeque<Dead<M>>,
     now: u64,
     /// Numbers deliveries and orders what is due at the same moment.
     counter: u64,
     expired: u64,
+    /// Messages that went by themselves, for the caller to drop where it suits.
+    discarded: Vec<M>,
 }
 
 impl<M> Ledger<M> {
@@ -296,12 +300,21 @@ impl<M> Ledger<M> {
             expiring: BTreeSet::new(),
             cancellable: BTreeMap::new(),
             remembered: BTreeMap::new(),
-            forgotten_at: VecDeque::new(),
+            forgotten_at: BTreeSet::new(),
             dead: VecDeque::new(),
             now: 0,
             counter: 0,
             expired: 0,
+            discarded: Vec::new(),
         }
+    }
+
+    /// An empty ledger that numbers its deliveries from here on. With a number that no other ledger starts from, a
+    /// receipt of another ledger is good for nothing in this one.
+    #[must_use]
+    pub const fn with_numbers_from(mut self, first: u64) -> Self {
+        self.counter = first;
+        self
     }
 
     /// The settings.
@@ -320,7 +333,8 @@ impl<M> Ledger<M> {
     /// [`LedgerFull`] with the message, if there is no room.
     pub fn send(&mut self, now: u64, posting: Posting<'_, M>) -> Result<Posted, LedgerFull<M>> {
         let now = self.advance(now);
-        if let Some(id) = posting.deduplication.and_then(|id| self.remembered.get(id)) {
+        if let Some((id, _)) = posting.deduplication.and_then(|id| self.remembered.get(id)) {
+            self.discarded.push(posting.message);
             return Ok(Posted::Duplicate(*id));
         }
         if self.options.max_size.is_some_and(|most| self.slots.len() >= most) {
@@ -328,8 +342,9 @@ impl<M> Ledger<M> {
         }
         if let Some(id) = posting.deduplication {
             let id: Arc<str> = id.into();
-            self.forgotten_at.push_back((now.saturating_add(self.options.deduplication_window), Arc::clone(&id)));
-            self.remembered.insert(id, posting.id);
+            let until = now.saturating_add(self.options.deduplication_window);
+            self.forgotten_at.insert((until, Arc::clone(&id)));
+            self.remembered.insert(id, (posting.id, until));
         }
         let extras = (posting.group.is_some() || posting.expires_at.is_some()).then(|| {
             self.counter += 1;
@@ -349,7 +364,8 @@ impl<M> Ledger<M> {
             extras,
         });
         if posting.visible_at > now {
-            self.cancellable.insert(posting.id, slot);
+            // Of two with one id the first is the one that can be cancelled.
+            self.cancellable.entry(posting.id).or_insert(slot);
             self.delayed += 1;
             self.put_off(slot, posting.visible_at, State::Delayed);
             self.watch_expiry(slot);
@@ -494,9 +510,27 @@ impl<M> Ledger<M> {
         self.expired
     }
 
-    /// When the next lease or delay ends.
+    /// When the next message may become deliverable by itself: a lease or a delay ends, or a message at the head of its
+    /// group expires.
     pub fn next_due(&self) -> Option<u64> {
-        self.due.first().map(|due| due.at)
+        let due = self.due.first().map(|due| due.at);
+        let expiry = self.expiring.first().map(|expiry| expiry.0);
+        due.into_iter().chain(expiry).min()
+    }
+
+    /// When anything changes by itself, the memory of deduplication ids included.
+    pub fn next_change(&self) -> Option<u64> {
+        self.next_due().into_iter().chain(self.forgotten_at.first().map(|forgotten| forgotten.0)).min()
+    }
+
+    /// Messages that went by themselves since the last call: expired ones and duplicates. To be dropped where it suits.
+    pub fn take_discarded(&mut self) -> Vec<M> {
+        core::mem::take(&mut self.discarded)
+    }
+
+    /// Whether there is something to [take](Self::take_discarded).
+    pub const fn has_discarded(&self) -> bool {
+        !self.discarded.is_empty()
     }
 
     /// Shows up to `max` messages that are ready, in the order of delivery, and delivers none.
@@ -562,13 +596,14 @@ impl<M> Ledger<M> {
         while let Some(&(at, _, slot)) = self.expiring.first()
             && at <= self.now
         {
-            self.remove(slot);
+            let gone = self.remove(slot);
+            self.discarded.push(gone.message);
             self.expired += 1;
         }
-        while let Some((at, _)) = self.forgotten_at.front()
+        while let Some((at, _)) = self.forgotten_at.first()
             && *at <= self.now
         {
-            if let Some((_, id)) = self.forgotten_at.pop_front() {
+            if let Some((_, id)) = self.forgotten_at.pop_first() {
                 self.remembered.remove(&id);
             }
         }
@@ -610,7 +645,9 @@ impl<M> Ledger<M> {
             State::Leased => self.leased -= 1,
             State::Delayed => {
                 self.delayed -= 1;
-                self.cancellable.remove(&whole(id));
+                if self.cancellable.get(&whole(id)) == Some(&slot) {
+                    self.cancellable.remove(&whole(id));
+                }
             }
             _ => self.delayed -= 1,
         }
@@ -625,8 +662,9 @@ impl<M> Ledger<M> {
 
     /// A message is visible for the first time: it joins its group, or what can be delivered.
     fn join(&mut self, slot: u32) {
+        let arrival = self.slot(slot).extras.as_ref().map_or(0, |extras| extras.arrival);
         if let Some(group) = self.slot(slot).group().cloned()
-            && !self.groups.join(&group, slot)
+            && !self.groups.join(&group, Behind { slot, arrival })
         {
             self.slot_mut(slot).state = State::Behind;
             self.watch_expiry(slot);
@@ -690,12 +728,23 @@ impl<M> Ledger<M> {
             // One that was not visible yet has not joined its group.
             if let Some(group) = &extras.group
                 && state != State::Delayed
-                && let Some(next) = self.groups.leave(group, slot)
+                && let Some(next) = self.next_of_group(group, slot)
             {
                 self.surface(next);
             }
         }
         gone
+    }
+
+    /// A message has left its group. Whoever is at the head because of it.
+    fn next_of_group(&mut self, group: &Arc<str>, slot: u32) -> Option<u32> {
+        let Ledger { groups, slots, .. } = self;
+        groups.leave(group, slot, |behind| {
+            slots.get(behind.slot).is_some_and(|slot| {
+                slot.state == State::Behind
+                    && slot.extras.as_ref().is_some_and(|extras| extras.arrival == behind.arrival)
+            })
+        })
     }
 
     fn bury(&mut self, slot: u32, reason: Cow<'static, str>) {
@@ -712,7 +761,9 @@ impl<M> Ledger<M> {
     }
 
     fn revive(&mut self, dead: Dead<M>) {
-        let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival: 0 }));
+        self.counter += 1;
+        let arrival = self.counter;
+        let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival }));
         let slot = self.slots.insert(Slot {
             message: dead.message,
             id: halves(dead.id),

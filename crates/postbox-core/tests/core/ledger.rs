@@ -180,6 +180,61 @@ fn a_deduplication_id_is_remembered_for_the_window() {
 }
 
 #[test]
+fn a_deduplication_window_that_changes_holds_for_what_is_sent_under_it() {
+    let mut ledger = ledger(LedgerOptions { deduplication_window: 3600, ..Default::default() });
+    let post = |id, name| Posting { deduplication: Some(name), ..Posting::new(id, "") };
+    ledger.send(0, post(1, "x")).unwrap();
+    ledger.set_options(LedgerOptions { deduplication_window: 1, ..*ledger.options() });
+    ledger.send(0, post(2, "y")).unwrap();
+    assert_eq!(ledger.send(10, post(3, "y")), Ok(Posted::Stored));
+    assert_eq!(ledger.send(10, post(4, "x")), Ok(Posted::Duplicate(1)));
+    assert_eq!(ledger.next_change(), Some(11));
+}
+
+#[test]
+fn a_group_goes_on_when_the_message_at_its_head_expires() {
+    let mut ledger = ledger(LedgerOptions::default());
+    ledger.send(0, Posting { group: Some("g"), expires_at: Some(5), ..Posting::new(1, "") }).unwrap();
+    for id in 2..=80 {
+        let expires_at = (id % 2 == 1).then_some(7);
+        ledger.send(0, Posting { group: Some("g"), expires_at, ..Posting::new(id, "") }).unwrap();
+    }
+    let first = receive(&mut ledger, 0, 9, 3)[0].2;
+    ledger.give_back(1, first, 60).unwrap();
+    assert_eq!(ledger.next_due(), Some(5), "then the group goes on");
+    assert_eq!(ids(&mut ledger, 5, 9, 9), [2]);
+    // Those of odd numbers went while they were behind.
+    let mut order = Vec::new();
+    while let Some((id, _, receipt)) = receive(&mut ledger, 10, 1, 20).pop() {
+        order.push(id);
+        ledger.acknowledge(10, receipt).unwrap();
+    }
+    assert_eq!(order, (2..=80).filter(|id| id % 2 == 0).collect::<Vec<_>>());
+    assert!(ledger.is_empty());
+    assert_eq!(ledger.take_discarded().len(), 40);
+}
+
+#[test]
+fn a_receipt_of_another_ledger_is_good_for_nothing() {
+    let mut one = Ledger::new(LedgerOptions::default()).with_numbers_from(1 << 40);
+    let mut other = Ledger::new(LedgerOptions::default()).with_numbers_from(7 << 50);
+    one.send(0, Posting::new(1, "")).unwrap();
+    other.send(0, Posting::new(2, "")).unwrap();
+    let receipt = receive(&mut one, 0, 1, 10)[0].2;
+    receive(&mut other, 0, 1, 10);
+    assert_eq!(other.acknowledge(1, receipt), Err(Stale));
+}
+
+#[test]
+fn of_two_delayed_messages_with_one_id_the_first_is_cancelled() {
+    let mut ledger = ledger(LedgerOptions::default());
+    ledger.send(0, Posting { visible_at: 10, ..Posting::new(1, "first") }).unwrap();
+    ledger.send(0, Posting { visible_at: 20, ..Posting::new(1, "second") }).unwrap();
+    assert_eq!(ledger.cancel(1, 1), Some("first"));
+    assert_eq!(ledger.tally(1).delayed, 1);
+}
+
+#[test]
 fn a_group_waits_for_the_message_at_its_head() {
     let mut ledger = ledger(LedgerOptions::default());
     for (id, group) in [(1, "a"), (2, "a"), (3, "b"), (4, "a")] {
@@ -493,8 +548,9 @@ proptest! {
             let delayed = model.entries.len() - leased - ready;
             prop_assert_eq!(ledger.tally(now), Tally { ready, delayed, leased, dead: model.dead.len() });
             prop_assert_eq!(ledger.deliverable(), model.deliverable().len());
-            let next = model.entries.iter().filter(|entry| entry.place != Where::Ready).map(|entry| entry.due).min();
-            prop_assert_eq!(ledger.next_due(), next);
+            let due = model.entries.iter().filter(|entry| entry.place != Where::Ready).map(|entry| entry.due);
+            let waiting = model.entries.iter().filter(|entry| !matches!(entry.place, Where::Leased(_)));
+            prop_assert_eq!(ledger.next_due(), due.chain(waiting.filter_map(|entry| entry.expiry)).min());
             let mut shown = Vec::new();
             ledger.peek(now, 100, |held| shown.push(held.id));
             prop_assert_eq!(shown, model.deliverable().into_iter().map(|index| model.entries[index].id).collect::<Vec<_>>());

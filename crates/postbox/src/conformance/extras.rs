@@ -1,6 +1,6 @@
 //! Deduplication, groups, expiry, cancelling.
 
-use super::{Place, bodies, receive_all, send_all};
+use super::{Place, Waiting, bodies, receive_all, send_all};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 
@@ -92,6 +92,20 @@ pub(super) fn a_message_expires_unless_it_is_being_delivered(place: &Place<'_>) 
     place.pass(6);
     leased.nack().blocking().unwrap();
     assert!(receive_all(&mailbox, place).is_empty(), "it came back too late");
+}
+
+pub(super) fn a_wait_wakes_when_an_expiry_frees_a_group(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if !place.limits().expiry || !place.limits().groups {
+        return assert!(!(place.limits().expiry && place.limits().groups));
+    }
+    mailbox.send(&1).group("a").expires_in(place.ticks(5)).blocking().unwrap();
+    mailbox.send(&2).group("a").blocking().unwrap();
+    let first = mailbox.receive().blocking().unwrap().remove(0);
+    first.nack().visibility_timeout(place.ticks(50)).blocking().unwrap();
+    let waiting = Waiting::start(mailbox.receive().wait_time(place.ticks(40)));
+    place.pass(6);
+    assert_eq!(bodies(&waiting.finish().unwrap()), [2]);
 }
 
 pub(super) fn a_delayed_message_is_cancelled_until_it_is_visible(place: &Place<'_>) {

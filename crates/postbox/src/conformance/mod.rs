@@ -175,6 +175,7 @@ macro_rules! __conformance_list {
                 a_group_is_delivered_in_order_one_at_a_time,
                 a_group_waits_for_the_message_that_comes_back,
                 a_message_expires_unless_it_is_being_delivered,
+                a_wait_wakes_when_an_expiry_frees_a_group,
                 a_delayed_message_is_cancelled_until_it_is_visible,
             }
             errors {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use bytes::Bytes;
 use postbox_core::Lock as _;
 use postbox_core::shared::mailbox::MailboxConcurrency;
 use postbox_core::{Held, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Stale, ThreadSafe, Ticket, WaitQueue};
+use rand::RngExt as _;
 use smallvec::SmallVec;
 
 use super::{DEDUPLICATION_WINDOW, Space};
@@ -46,12 +47,25 @@ pub(super) struct Store {
     state: Lock<State>,
     waiting: WaitQueue<ThreadSafe>,
     handles: AtomicUsize,
+    /// Not since it was deleted.
+    exists: AtomicBool,
 }
 
 struct State {
     ledger: Ledger<Stored>,
     alarm: Option<(Moment, Alarm)>,
     idle_expiry: Option<Duration>,
+    abandoned_at: Moment,
+    /// Whether a task looks after it while it is abandoned.
+    tidying: bool,
+}
+
+/// How long an abandoned store stays.
+pub(super) enum Rest {
+    Over,
+    Until(Moment),
+    /// As long as nobody uses it.
+    Endless,
 }
 
 /// The lock of layer 1: it is held for some hundred nanoseconds and never while somebody waits for a message.
@@ -66,9 +80,16 @@ impl Store {
         Arc::new(Store {
             name,
             clock,
-            state: Lock::new(State { ledger: Ledger::new(options), alarm: None, idle_expiry: None }),
+            state: Lock::new(State {
+                ledger: Ledger::new(options).with_numbers_from(rand::rng().random::<u64>() >> 1),
+                alarm: None,
+                idle_expiry: None,
+                abandoned_at: Moment::default(),
+                tidying: false,
+            }),
             waiting: WaitQueue::new(),
             handles: AtomicUsize::new(0),
+            exists: AtomicBool::new(true),
         })
     }
 
@@ -80,15 +101,37 @@ impl Store {
         self.handles.load(Ordering::SeqCst) == 0
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        let mut state = self.lock();
-        let now = self.clock.now();
-        state.ledger.advance(now.as_nanos());
-        state.ledger.is_empty()
+    pub(super) fn exists(&self) -> bool {
+        self.exists.load(Ordering::SeqCst)
     }
 
-    pub(super) fn idle_expiry(&self) -> Option<Duration> {
-        self.lock().idle_expiry
+    pub(super) fn set_abandoned_at(&self, now: Moment) {
+        self.lock().abandoned_at = now;
+    }
+
+    pub(super) fn begin_tidying(&self) -> bool {
+        !std::mem::replace(&mut self.lock().tidying, true)
+    }
+
+    pub(super) fn end_tidying(&self) {
+        self.lock().tidying = false;
+    }
+
+    /// How long it stays, if nobody uses it.
+    pub(super) fn rests_until(&self, now: Moment) -> Option<Rest> {
+        let mut state = self.lock();
+        state.ledger.advance(now.as_nanos());
+        let discarded = state.ledger.take_discarded();
+        let idle_until = state.idle_expiry.map(|idle| state.abandoned_at.after(idle));
+        let rest = if state.ledger.is_empty() || idle_until.is_some_and(|until| until <= now) {
+            Rest::Over
+        } else {
+            let change = state.ledger.next_change().map(Moment::from_nanos);
+            change.into_iter().chain(idle_until).min().map_or(Rest::Endless, Rest::Until)
+        };
+        drop(state);
+        drop(discarded);
+        Some(rest)
     }
 
     fn lock(&self) -> Guard<'_, State> {
@@ -101,10 +144,13 @@ impl Store {
         let now = self.clock.now().as_nanos();
         let before = state.ledger.surfaced();
         let result = act(&mut state.ledger, now);
-        if self.waiting.is_waiting() {
+        if self.waiting.is_waiting() || state.ledger.has_discarded() {
+            // Bodies and wakers run code of others when they are dropped or woken: under no lock.
             let wakers = self.notify(&mut state, before);
+            let discarded = state.ledger.take_discarded();
             drop(state);
             wakers.into_iter().for_each(Waker::wake);
+            drop(discarded);
         }
         result
     }
@@ -133,7 +179,12 @@ impl Store {
 /// The alarm rings.
 impl Wake for Store {
     fn wake(self: Arc<Self>) {
-        self.lock().alarm = None;
+        let mut state = self.lock();
+        // It may have been set anew, for later, while it rang.
+        if state.alarm.as_ref().is_some_and(|(at, _)| *at <= self.clock.now()) {
+            state.alarm = None;
+        }
+        drop(state);
         self.act(|ledger, now| ledger.advance(now));
     }
 }
@@ -175,6 +226,7 @@ impl MemoryMailbox {
     }
 
     pub(super) fn configure(&self, settings: &MailboxSettings) {
+        self.store.exists.store(true, Ordering::SeqCst);
         let mut state = self.store.lock();
         let mut options = *state.ledger.options();
         options.max_size = settings.max_size.or(options.max_size);
@@ -224,7 +276,14 @@ fn delivery(held: Held<'_, Stored>, now: u64) -> Delivery {
     }
 }
 
-fn store_one(ledger: &mut Ledger<Stored>, now: u64, name: &MailboxName, message: Outgoing) -> Result<MessageId, Error> {
+/// What is refused is put into `refused`, to be dropped after the lock is released.
+fn store_one(
+    ledger: &mut Ledger<Stored>,
+    now: u64,
+    name: &MailboxName,
+    message: Outgoing,
+    refused: &mut Option<Stored>,
+) -> Result<MessageId, Error> {
     let Some(id) = message.id.as_u128() else {
         return Err(Error::invalid("message id", &message.id, "a UUID"));
     };
@@ -240,7 +299,8 @@ fn store_one(ledger: &mut Ledger<Stored>, now: u64, name: &MailboxName, message:
     match ledger.send(now, posting) {
         Ok(Posted::Stored) => Ok(message.id),
         Ok(Posted::Duplicate(first)) => Ok(MessageId::from_u128(first)),
-        Err(LedgerFull(_)) => {
+        Err(LedgerFull(message)) => {
+            *refused = Some(message);
             let most = ledger.options().max_size.unwrap_or_default();
             Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })
         }
@@ -249,13 +309,25 @@ fn store_one(ledger: &mut Ledger<Stored>, now: u64, name: &MailboxName, message:
 
 impl ByteMailbox for MemoryMailbox {
     fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+        self.store.exists.store(true, Ordering::SeqCst);
+        let mut refused: Vec<Stored> = Vec::new();
         Answer::ready(self.store.act(|ledger, now| {
-            messages.into_iter().map(|message| store_one(ledger, now, &self.store.name, message)).collect()
+            let store = |message| {
+                let mut back = None;
+                let result = store_one(ledger, now, &self.store.name, message, &mut back);
+                refused.extend(back);
+                result
+            };
+            messages.into_iter().map(store).collect()
         }))
     }
 
     fn send_one(&self, message: Outgoing) -> Answer<Result<MessageId, Error>> {
-        Answer::ready(self.store.act(|ledger, now| store_one(ledger, now, &self.store.name, message)))
+        if !self.store.exists() {
+            self.store.exists.store(true, Ordering::SeqCst);
+        }
+        let mut refused = None;
+        Answer::ready(self.store.act(|ledger, now| store_one(ledger, now, &self.store.name, message, &mut refused)))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
@@ -319,6 +391,7 @@ impl ByteMailbox for MemoryMailbox {
     }
 
     fn create(&self) -> Answer<Result<(), Error>> {
+        self.store.exists.store(true, Ordering::SeqCst);
         Answer::ready(Ok(()))
     }
 
@@ -332,8 +405,10 @@ impl ByteMailbox for MemoryMailbox {
             let gone = (state.ledger.purge(now), state.ledger.purge_dead());
             state.ledger.forget_deduplication();
             state.ledger.set_options(options);
-            gone
+            state.idle_expiry = None;
+            (gone, state.ledger.take_discarded())
         };
+        self.store.exists.store(false, Ordering::SeqCst);
         drop(gone);
         Answer::ready(Ok(()))
     }
@@ -442,9 +517,10 @@ impl Future for LongPoll {
         };
         // What came up by itself and was not taken is for others; and this one may wait for what is due next.
         let wakers = store.notify(&mut state, before);
+        let discarded = state.ledger.take_discarded();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        drop(unneeded);
+        drop((unneeded, discarded));
         if is_over { Poll::Ready(Ok(taken)) } else { Poll::Pending }
     }
 }

@@ -7,19 +7,19 @@ mod replies;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::address::MailboxName;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
-use crate::clock::{Clock, Sleep, SystemClock};
+use crate::clock::{Clock, Moment, Sleep, SystemClock};
 use crate::error::Error;
 use crate::operation::Answer;
 use crate::reply_store::ReplyStore;
 use crate::runtime;
 
 pub(crate) use self::mailbox::MemoryMailbox;
-use self::mailbox::Store;
+use self::mailbox::{Rest, Store};
 pub use self::replies::MemoryReplyStore;
 
 /// How long a deduplication id is remembered, unless the settings say otherwise.
@@ -55,36 +55,55 @@ impl Space {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last handle of a store is gone. What is empty goes at once; what is not, after its idle expiry, if it has one.
+    /// The last handle of a store is gone. What is empty goes at once; what may become empty by itself, or has an idle
+    /// expiry, is looked at again when its time has come.
     fn abandoned(self: &Arc<Self>, store: &Arc<Store>) {
-        let mut stores = self.stores();
+        let stores = self.stores();
         if !store.is_abandoned() {
             return;
         }
-        if store.is_empty() {
-            let gone = stores.remove(store.name());
-            drop(stores);
-            drop(gone);
-            return;
-        }
-        drop(stores);
-        if let Some(idle) = store.idle_expiry() {
+        store.set_abandoned_at(self.clock.now());
+        let (gone, next) = self.tidy(stores, store);
+        drop(gone);
+        if let Some(next) = next
+            && store.begin_tidying()
+        {
             let (space, store) = (Arc::downgrade(self), Arc::downgrade(store));
-            let sleep = Sleep::for_(Arc::clone(&self.clock), idle);
+            let mut sleep = Sleep::until(Arc::clone(&self.clock), next);
             runtime::spawn(async move {
-                sleep.await;
-                expire(space, store);
+                loop {
+                    sleep.await;
+                    let (Some(space), Some(store)) = (space.upgrade(), store.upgrade()) else { break };
+                    let (gone, next) = space.tidy(space.stores(), &store);
+                    drop(gone);
+                    match next {
+                        Some(next) => sleep = Sleep::until(Arc::clone(&space.clock), next),
+                        None => break,
+                    }
+                }
             });
         }
     }
-}
 
-fn expire(space: Weak<Space>, store: Weak<Store>) {
-    let (Some(space), Some(store)) = (space.upgrade(), store.upgrade()) else { return };
-    let mut stores = space.stores();
-    let gone = if store.is_abandoned() { stores.remove(store.name()) } else { None };
-    drop(stores);
-    drop(gone);
+    /// Forgets a store that is abandoned and empty, or idle for too long. Otherwise says when to look again, if ever.
+    fn tidy(
+        &self,
+        mut stores: MutexGuard<'_, HashMap<MailboxName, Arc<Store>>>,
+        store: &Arc<Store>,
+    ) -> (Option<Arc<Store>>, Option<Moment>) {
+        // Another store may have the name by now.
+        let is_known = stores.get(store.name()).is_some_and(|known| Arc::ptr_eq(known, store));
+        let next = if is_known && store.is_abandoned() { store.rests_until(self.clock.now()) } else { None };
+        match next {
+            Some(Rest::Over) => (stores.remove(store.name()), None),
+            Some(Rest::Until(next)) => (None, Some(next)),
+            _ => {
+                // Looked at again when it is abandoned again.
+                store.end_tidying();
+                (None, None)
+            }
+        }
+    }
 }
 
 impl MemoryBackend {
@@ -147,7 +166,10 @@ impl Backend for MemoryBackend {
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        let mut names: Vec<MailboxName> = self.space.stores().keys().cloned().collect();
+        let stores = self.space.stores();
+        let mut names: Vec<MailboxName> =
+            stores.iter().filter(|(_, store)| store.exists()).map(|(name, _)| name.clone()).collect();
+        drop(stores);
         names.sort();
         Answer::ready(Ok(names))
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::id::ReplyId;
 use crate::operation::Answer;
 use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
+use crate::runtime;
 
 /// How long an expired entry can still be told from one that never was.
 const GRACE: Duration = Duration::from_secs(60);
@@ -34,6 +35,8 @@ struct Replies {
     entries: HashMap<ReplyId, Entry>,
     /// When each entry ends.
     expiries: BTreeSet<(Moment, ReplyId)>,
+    /// Whether a task clears up what has expired.
+    sweeping: bool,
 }
 
 struct Entry {
@@ -113,9 +116,38 @@ impl MemoryReplyStore {
 }
 
 impl Inner {
+    /// Not for each entry by itself: what expires within a second is swept together.
+    fn sweep_at(&self, expiry: Moment) -> Sleep {
+        Sleep::until(Arc::clone(&self.clock), expiry.after(GRACE + Duration::from_secs(1)))
+    }
+
     fn lock(&self) -> (MutexGuard<'_, Replies>, Moment) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state, self.clock.now())
+    }
+}
+
+/// Forgets entries some time after they have expired, as long as there are any.
+async fn sweep(inner: Weak<Inner>, mut sleep: Sleep) {
+    loop {
+        sleep.await;
+        let Some(inner) = inner.upgrade() else { break };
+        let mut gone = Vec::new();
+        let (mut state, now) = inner.lock();
+        while let Some((at, id)) = state.expiries.first()
+            && at.after(GRACE) <= now
+        {
+            let id = id.clone();
+            gone.extend(state.remove(&id));
+        }
+        let next = state.expiries.first().map(|(at, _)| *at);
+        state.sweeping = next.is_some();
+        drop(state);
+        gone.into_iter().for_each(|entry| tell(entry.waiting));
+        match next {
+            Some(next) => sleep = inner.sweep_at(next),
+            None => break,
+        }
     }
 }
 
@@ -134,16 +166,6 @@ impl fmt::Debug for MemoryReplyStore {
 impl ReplyStore for MemoryReplyStore {
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>> {
         let (mut state, now) = self.lock();
-        // Each new entry clears up to two old ones away, so that the store does not grow without end.
-        let mut gone: [Option<Entry>; 2] = [None, None];
-        for place in &mut gone {
-            if let Some((at, old)) = state.expiries.first()
-                && at.after(GRACE) <= now
-            {
-                let old = old.clone();
-                *place = state.remove(&old);
-            }
-        }
         let is_new = !state.entries.contains_key(&id);
         if is_new {
             let expires_at = now.after(ttl);
@@ -152,8 +174,11 @@ impl ReplyStore for MemoryReplyStore {
                 Entry { value: None, cancelled: false, created_at: now, expires_at, resolved_at: None, waiting: None };
             state.entries.insert(id, entry);
         }
+        if !std::mem::replace(&mut state.sweeping, true) {
+            let (inner, sleep) = (Arc::downgrade(&self.inner), self.inner.sweep_at(now.after(ttl)));
+            runtime::spawn(sweep(inner, sleep));
+        }
         drop(state);
-        gone.into_iter().flatten().for_each(|entry| tell(entry.waiting));
         Answer::ready(Ok(is_new))
     }
 
@@ -270,6 +295,10 @@ impl Future for Settled {
                         Some(false)
                     } else {
                         let waiting = entry.waiting.get_or_insert_default();
+                        // Deleted and made anew: the old ticket is of another queue.
+                        if this.place.as_ref().is_some_and(|(queue, _)| !Arc::ptr_eq(queue, waiting)) {
+                            this.place = None;
+                        }
                         let (_, ticket) = this.place.get_or_insert_with(|| (Arc::clone(waiting), None));
                         unneeded = waiting.register(ticket, waker);
                         None

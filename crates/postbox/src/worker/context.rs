@@ -52,7 +52,7 @@ impl Context {
     }
 
     /// The same message, as a request of the main loop.
-    pub(crate) fn for_request(&self, request: RequestContext, resources: Resources) -> Self {
+    pub(crate) fn for_request(&self, request: RequestContext) -> Self {
         Context::new(Inner {
             message_id: self.0.message_id.clone(),
             delivery_count: self.0.delivery_count,
@@ -60,7 +60,7 @@ impl Context {
             attributes: self.0.attributes.clone(),
             reply_to: self.0.reply_to.clone(),
             cancellation: self.0.cancellation.clone(),
-            resources,
+            resources: self.0.resources.clone(),
             request: Some(request),
         })
     }
@@ -95,7 +95,7 @@ impl Context {
         &self.0.cancellation
     }
 
-    /// What the loop was given for its handlers, and what came with the request from within this process.
+    /// What the loop was given for its handlers.
     pub fn resources(&self) -> &Resources {
         &self.0.resources
     }
@@ -121,7 +121,8 @@ impl Context {
     /// [`BudgetExceeded`] when there are not so many left; they count as spent all the same.
     pub fn spend(&self, units: u64) -> Result<(), BudgetExceeded> {
         let Some(request) = &self.0.request else { return Ok(()) };
-        let before = request.spent.fetch_add(units, Ordering::Relaxed);
+        let add = |spent: u64| Some(spent.saturating_add(units));
+        let before = request.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or(u64::MAX);
         let spent = before.saturating_add(units);
         match request.units {
             Some(limit) if spent > limit => Err(BudgetExceeded { limit, spent }),

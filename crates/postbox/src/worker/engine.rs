@@ -16,15 +16,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use metrics::{Counter, Histogram};
 use postbox_core::shared::mailbox::{MailboxSignal as _, Signal};
 use postbox_core::{BoundedMailbox, Mailbox as _, UnboundedMailbox};
-use rand::RngExt as _;
 use tracing::{Instrument as _, debug, info_span, warn};
 
 use super::context::{Context, Inner};
 use super::handler::{HandlerError, Next};
 use super::keeper::{Keeper, Keeping};
-use super::{Control, Handling, LoopEvent, LoopOptions, LoopReport, Worker};
-use crate::backend::{Batch, Receipt, Visibility};
-use crate::cancellation::{Cancellation, unless};
+use super::{Backoff, Control, Handling, LoopEvent, LoopOptions, LoopReport, Worker};
+use crate::backend::{Batch, Receipt, Visibility, only};
+use crate::cancellation::{Cancellation, unless, yield_now};
 use crate::clock::Sleep;
 use crate::codec::{Codec, Decode, Encode};
 use crate::core::{Core, check_duration};
@@ -32,7 +31,7 @@ use crate::error::Error;
 use crate::id::MessageId;
 use crate::mailbox::Mailbox;
 use crate::message::{Lease, Message};
-use crate::receive::in_background;
+use crate::receive::{in_background, pause_after};
 use crate::trace::InTrace;
 
 struct Shared<T, R, C> {
@@ -41,20 +40,23 @@ struct Shared<T, R, C> {
     options: LoopOptions<R, C>,
     buffer: BoundedMailbox<Item<T, R, C>>,
     keeper: Arc<Keeper>,
-    /// Fetched and not yet finished.
-    outstanding: AtomicUsize,
     /// Workers that have not ended.
     live: AtomicUsize,
-    /// Rung when a message is finished or a worker ends.
-    progress: Signal,
     /// Ends the workers at once.
     abort: Cancellation,
     tally: Arc<Tally>,
     meters: Meters,
 }
 
+/// What is going on, and what was done; it outlives the loop for the sake of guards.
 #[derive(Default)]
 struct Tally {
+    /// Fetched and not yet finished.
+    outstanding: AtomicUsize,
+    /// Being given back.
+    returning: AtomicUsize,
+    /// Rung when a message is finished or given back, or a worker ends.
+    progress: Signal,
     iterations: AtomicU64,
     received: AtomicU64,
     succeeded: AtomicU64,
@@ -109,7 +111,7 @@ struct Item<T, R, C> {
     guard: GiveBack,
 }
 
-/// Gives a message back when it is dropped, unless it is being finished.
+/// Gives a message back when it is dropped, unless it was finished. In any case it is out of the loop then.
 struct GiveBack {
     core: Arc<Core>,
     receipt: Option<Receipt>,
@@ -119,9 +121,19 @@ struct GiveBack {
 impl Drop for GiveBack {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            count(&self.tally.given_back);
-            in_background(self.core.set_visibility(Batch::from_buf([(receipt, Visibility::Return(Duration::ZERO))])));
+            let tally = Arc::clone(&self.tally);
+            tally.returning.fetch_add(1, Ordering::SeqCst);
+            let back = self.core.set_visibility(Batch::from_buf([(receipt, Visibility::Return(Duration::ZERO))]));
+            in_background(back.map(only).map(move |back| {
+                if back.is_ok() {
+                    count(&tally.given_back);
+                }
+                tally.returning.fetch_sub(1, Ordering::SeqCst);
+                tally.progress.notify();
+            }));
         }
+        self.tally.outstanding.fetch_sub(1, Ordering::SeqCst);
+        self.tally.progress.notify();
     }
 }
 
@@ -146,9 +158,7 @@ where
     let shared = Arc::new(Shared {
         buffer: BoundedMailbox::new(options.concurrency + options.prefetch),
         keeper: Keeper::start(Arc::clone(core), options.visibility, options.max_lease),
-        outstanding: AtomicUsize::new(0),
         live: AtomicUsize::new(options.concurrency),
-        progress: Signal::new(),
         abort: Cancellation::new(),
         tally: Arc::default(),
         meters: Meters::new(core),
@@ -159,6 +169,7 @@ where
     let _stop = StopOnDrop(shared.abort.clone());
     shared.tell(|| LoopEvent::Started { mailbox: shared.mailbox.name().clone() });
     let result = drive(&shared, &handle.control).await;
+    shared.wait_for_returns().await;
     let report = shared.tally.report();
     shared.tell(|| LoopEvent::Stopped { report });
     result.map(|()| report)
@@ -173,10 +184,18 @@ impl Drop for StopOnDrop {
     }
 }
 
+/// More handlers, or more messages in advance, than any process has use for.
+const MOST: usize = 1_000_000;
+
+/// How long a loop that ends waits until what it gave back is given back.
+const RETURN_TIME: Duration = Duration::from_secs(5);
+
 fn check<T, R, C>(mailbox: &Mailbox<T, R, C>, options: &LoopOptions<R, C>) -> Result<(), Error> {
     let limits = mailbox.limits();
-    if options.concurrency == 0 {
-        return Err(Error::invalid("concurrency", 0, "1 or more"));
+    for (parameter, value, least) in [("concurrency", options.concurrency, 1), ("prefetch", options.prefetch, 0)] {
+        if !(least..=MOST).contains(&value) {
+            return Err(Error::invalid(parameter, value, format!("{least} to {MOST}")));
+        }
     }
     if options.visibility.is_zero() {
         return Err(Error::invalid("visibility_timeout", "0 s", "more than 0 s: handlers need their lease"));
@@ -230,7 +249,7 @@ where
             }
             Some(time) => {
                 if unless(time, workers.as_mut()).await.is_none() {
-                    let running = shared.outstanding.load(Ordering::SeqCst);
+                    let running = shared.tally.outstanding.load(Ordering::SeqCst);
                     let mailbox = shared.mailbox.name();
                     warn!(%mailbox, running, "handlers did not end in time; their messages are given back");
                     // Each worker ends at its next poll, and its guard gives the message back. One that blocks a thread
@@ -286,9 +305,9 @@ where
         if options.max_iterations.is_some_and(|most| shared.tally.iterations.load(Ordering::Relaxed) >= most) {
             return End::Done;
         }
-        let room = capacity - shared.outstanding.load(Ordering::SeqCst).min(capacity);
+        let room = capacity - shared.tally.outstanding.load(Ordering::SeqCst).min(capacity);
         if room == 0 {
-            unless(async { told = control.recv().await.ok() }, shared.progress.wait()).await;
+            unless(async { told = control.recv().await.ok() }, shared.tally.progress.wait()).await;
             continue;
         }
         let receive = shared
@@ -303,7 +322,12 @@ where
         match result {
             Ok(messages) => {
                 failures = 0;
+                let is_idle = messages.is_empty();
                 messages.into_iter().for_each(|message| shared.take_in(message));
+                if is_idle && options.wait.is_zero() && options.max_iterations.is_none() {
+                    let pause = Sleep::for_(Arc::clone(&core.clock), IDLE);
+                    unless(async { told = control.recv().await.ok() }, pause).await;
+                }
             }
             Err(Error::Closed { .. }) => return End::Done,
             Err(error @ Error::InvalidParameter { .. }) => return End::Failed(error),
@@ -319,14 +343,13 @@ where
                 }
             }
         }
+        // A backend may answer at once, time after time: handlers and the executor's other tasks have their turn.
+        yield_now().await;
     }
 }
 
-/// From 50 to 100 milliseconds, doubling up to half a minute, and never the same for two loops.
-fn pause_after(failures: u32) -> Duration {
-    let longest = Duration::from_millis(100).saturating_mul(1 << failures.clamp(1, 9)).min(Duration::from_secs(30));
-    longest.mul_f64(rand::rng().random_range(0.5..1.0))
-}
+/// Between two looks of a loop that does not wait.
+const IDLE: Duration = Duration::from_millis(10);
 
 async fn all_workers<T, R, C>(shared: Arc<Shared<T, R, C>>)
 where
@@ -349,7 +372,7 @@ where
         Some(spawn) => {
             (0..shared.options.concurrency).for_each(|_| spawn(Box::pin(worker())));
             // One handle for all waits: a notification between the look and the wait is not lost.
-            let progress = shared.progress.clone();
+            let progress = shared.tally.progress.clone();
             while shared.live.load(Ordering::SeqCst) > 0 {
                 progress.wait().await;
             }
@@ -363,17 +386,7 @@ struct EndOfWorker<T, R, C>(Arc<Shared<T, R, C>>);
 impl<T, R, C> Drop for EndOfWorker<T, R, C> {
     fn drop(&mut self) {
         self.0.live.fetch_sub(1, Ordering::SeqCst);
-        self.0.progress.notify();
-    }
-}
-
-/// A message is out of the loop, however it ended.
-struct Finished<'a, T, R, C>(&'a Shared<T, R, C>);
-
-impl<T, R, C> Drop for Finished<'_, T, R, C> {
-    fn drop(&mut self) {
-        self.0.outstanding.fetch_sub(1, Ordering::SeqCst);
-        self.0.progress.notify();
+        self.0.tally.progress.notify();
     }
 }
 
@@ -391,10 +404,21 @@ impl<T, R, C> Shared<T, R, C> {
         Sleep::for_(Arc::clone(&self.mailbox.core.clock), self.options.shutdown_timeout)
     }
 
+    /// Waits, within limits, until what was given back is back: a program may end right after its loop.
+    async fn wait_for_returns(&self) {
+        let progress = self.tally.progress.clone();
+        let returned = async {
+            while self.tally.returning.load(Ordering::SeqCst) > 0 {
+                progress.wait().await;
+            }
+        };
+        unless(Sleep::for_(Arc::clone(&self.mailbox.core.clock), RETURN_TIME), returned).await;
+    }
+
     fn take_in(&self, message: Message<T, R, C>) {
         let core = &self.mailbox.core;
         count(&self.tally.received);
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
+        self.tally.outstanding.fetch_add(1, Ordering::SeqCst);
         let keeping = self.keeper.keep(message.receipt(), core.clock.now());
         let receipt = Some(message.receipt());
         let guard = GiveBack { core: Arc::clone(core), receipt, tally: Arc::clone(&self.tally) };
@@ -411,15 +435,20 @@ where
 {
     async fn work(&self) {
         while let Ok(item) = self.buffer.recv().await {
-            let _finished = Finished(self);
             // What the answer is sent with belongs to the trace of the message too.
-            let trace = item.message.trace_context().map(|context| context.child());
-            InTrace::new(trace, self.process(item)).await;
+            let attributes = item.message.attributes.clone();
+            InTrace::of(&attributes, self.process(item)).await;
         }
     }
 
     async fn process(&self, item: Item<T, R, C>) {
         let Item { message, keeping, mut guard } = item;
+        if keeping.lost.is_cancelled() {
+            // Lost before it was its turn: somebody else may have it.
+            guard.receipt = None;
+            let error = Error::ReceiptHandleExpired { id: message.id.clone() };
+            return self.unfinished(&message.id, &error);
+        }
         let context = Context::new(Inner {
             message_id: message.id.clone(),
             delivery_count: message.delivery_count,
@@ -444,60 +473,88 @@ where
         let handled = AssertUnwindSafe(handling).catch_unwind().instrument(span).await;
         let took = start.until(clock.now());
         self.meters.took.record(took.as_secs_f64());
-        // From here on it is finished, not given back.
-        guard.receipt = None;
-        match handled {
-            Ok(Ok(answer)) => {
-                self.meters.succeeded.increment(1);
-                self.tell(|| LoopEvent::Succeeded { id: lease.id.clone(), took });
-                self.answer(&lease, answer).await;
+        let finishing = async {
+            match handled {
+                Ok(Ok(answer)) => {
+                    self.meters.succeeded.increment(1);
+                    self.tell(|| LoopEvent::Succeeded { id: lease.id.clone(), took });
+                    self.answer(&lease, answer).await;
+                }
+                Ok(Err(error)) => self.failed(&lease, error).await,
+                Err(panic) => self.failed(&lease, HandlerError::from_panic(&*panic)).await,
             }
-            Ok(Err(error)) => self.failed(&lease, error).await,
-            Err(panic) => self.failed(&lease, HandlerError::from_panic(&*panic)).await,
+        };
+        // Encoding the answer and the rule of the backoff are code of the user's, too.
+        if let Err(panic) = AssertUnwindSafe(finishing).catch_unwind().await {
+            let error = HandlerError::from_panic(&*panic);
+            warn!(mailbox = %self.mailbox.name(), id = %lease.id, %error, "finishing failed");
+            self.tell(|| LoopEvent::AnswerFailed { id: lease.id.clone(), error: error.to_string() });
+            self.retry(&lease, &error.to_string(), Backoff::default().after(lease.delivery_count)).await;
         }
+        // Until here an end of the loop would have given it back.
+        guard.receipt = None;
         drop(keeping);
     }
 
     /// Sends the answer to whom it may concern, and finishes the message.
     async fn answer(&self, lease: &Lease<R, C>, answer: R) {
-        let sent = if lease.expects_reply() {
-            match lease.reply(&answer).await {
-                // It is acknowledged by this.
-                Ok(()) => return count(&self.tally.succeeded),
-                Err(
-                    error
-                    @ (Error::ReplyAlreadySent { .. } | Error::ReplyCancelled { .. } | Error::ReplyExpired { .. }),
-                ) => {
-                    debug!(id = %lease.id, %error, "the answer is not wanted any more; the message is finished");
-                    return count(&self.tally.succeeded);
-                }
-                Err(error) => Err(error),
+        let (sent, answer) = self.send(lease, answer).await;
+        let sent = match (sent, &self.options.substitute) {
+            // What cannot be encoded will not be encoded next time either.
+            (Err(Error::Serialization { reason, .. }), Some(substitute)) => {
+                let instead = substitute(&answer, &reason);
+                self.send(lease, instead).await.0
             }
-        } else if lease.reply_to.is_some() {
-            match lease.reply_mailbox().await {
-                Ok(mailbox) => mailbox.send(&answer).await.map(|_| ()),
-                Err(error) => Err(error),
-            }
-        } else if let Some(responses) = &self.options.responses {
-            responses.send(&answer).await.map(|_| ())
-        } else {
-            if self.options.warns {
-                warn!(id = %lease.id, "the answer has no address: no reply channel, no reply_to, no responses mailbox");
-            }
-            Ok(())
+            (sent, _) => sent,
         };
         match sent {
-            Ok(()) => match lease.acknowledge().await {
+            Ok(true) => count(&self.tally.succeeded),
+            Ok(false) => match lease.acknowledge().await {
                 Ok(()) => count(&self.tally.succeeded),
                 Err(error) => self.unfinished(&lease.id, &error),
             },
             Err(error @ Error::ReceiptHandleExpired { .. }) => self.unfinished(&lease.id, &error),
             Err(error) => {
-                warn!(id = %lease.id, %error, "the answer could not be sent; the message is tried again");
+                warn!(id = %lease.id, %error, "the answer could not be sent");
                 self.tell(|| LoopEvent::AnswerFailed { id: lease.id.clone(), error: error.to_string() });
-                self.give_back(lease, self.options.backoff.after(lease.delivery_count)).await;
+                match error {
+                    Error::Serialization { reason, .. } => self.bury(lease, &reason).await,
+                    error => {
+                        let after = self.options.backoff.after(lease.delivery_count);
+                        self.retry(lease, &error.to_string(), after).await;
+                    }
+                }
             }
         }
+    }
+
+    /// Sends the answer, and gives it back. `true` if the message is finished by that.
+    async fn send(&self, lease: &Lease<R, C>, answer: R) -> (Result<bool, Error>, R) {
+        let sent = if lease.expects_reply() {
+            match lease.reply(&answer).await {
+                Err(
+                    error
+                    @ (Error::ReplyAlreadySent { .. } | Error::ReplyCancelled { .. } | Error::ReplyExpired { .. }),
+                ) => {
+                    debug!(id = %lease.id, %error, "the answer is not wanted any more; the message is finished");
+                    Ok(true)
+                }
+                replied => replied.map(|()| true),
+            }
+        } else if lease.reply_to.is_some() {
+            match lease.reply_mailbox().await {
+                Ok(mailbox) => mailbox.send(&answer).await.map(|_| false),
+                Err(error) => Err(error),
+            }
+        } else if let Some(responses) = &self.options.responses {
+            responses.send(&answer).await.map(|_| false)
+        } else {
+            if self.options.warns {
+                warn!(id = %lease.id, "the answer has no address: no reply channel, no reply_to, no responses mailbox");
+            }
+            Ok(false)
+        };
+        (sent, answer)
     }
 
     async fn failed(&self, lease: &Lease<R, C>, error: HandlerError) {
@@ -505,26 +562,28 @@ where
         self.meters.failed.increment(1);
         warn!(mailbox = %self.mailbox.name(), %id, delivery_count, %error, "the handler failed");
         self.tell(|| LoopEvent::Failed { id: id.clone(), delivery_count, error: error.to_string() });
-        let is_last = self.options.max_attempts.is_some_and(|most| delivery_count >= most);
-        let after = match error.next {
-            Next::DeadLetter => None,
-            _ if is_last => None,
-            Next::RetryAfter(after) => Some(after),
-            Next::Retry => Some(self.options.backoff.after(delivery_count)),
-        };
-        match after {
-            Some(after) => self.give_back(lease, after).await,
-            None => match lease.dead_letter(error.to_string()).await {
-                Ok(()) => count(&self.tally.dead_lettered),
-                Err(error) => self.unfinished(id, &error),
-            },
+        match error.next {
+            Next::DeadLetter => self.bury(lease, &error.to_string()).await,
+            Next::RetryAfter(after) => self.retry(lease, &error.to_string(), after).await,
+            Next::Retry => self.retry(lease, &error.to_string(), self.options.backoff.after(delivery_count)).await,
         }
     }
 
-    async fn give_back(&self, lease: &Lease<R, C>, after: Duration) {
+    /// Gives the message back, unless this was its last attempt.
+    async fn retry(&self, lease: &Lease<R, C>, reason: &str, after: Duration) {
+        if self.options.max_attempts.is_some_and(|most| lease.delivery_count >= most) {
+            return self.bury(lease, reason).await;
+        }
         let after = after.min(self.mailbox.limits().max_visibility);
         match lease.nack().visibility_timeout(after).await {
             Ok(()) => count(&self.tally.retried),
+            Err(error) => self.unfinished(&lease.id, &error),
+        }
+    }
+
+    async fn bury(&self, lease: &Lease<R, C>, reason: &str) {
+        match lease.dead_letter(reason).await {
+            Ok(()) => count(&self.tally.dead_lettered),
             Err(error) => self.unfinished(&lease.id, &error),
         }
     }

@@ -1,11 +1,11 @@
 //! Keeps the leases of a loop alive, all of them by one background task.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::backend::{Batch, Receipt, Visibility};
-use crate::cancellation::Cancellation;
+use crate::cancellation::{Cancellation, unless};
 use crate::clock::{Moment, Sleep};
 use crate::core::Core;
 use crate::error::Error;
@@ -18,6 +18,13 @@ pub(crate) struct Keeper {
     visibility: Duration,
     cap: Duration,
     state: Mutex<State>,
+    stop: Cancellation,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
 }
 
 #[derive(Default)]
@@ -33,6 +40,13 @@ struct Kept {
     ends: Moment,
     cap_at: Moment,
     lost: Cancellation,
+}
+
+impl Kept {
+    /// When its handler must know that it is over.
+    fn ends(&self) -> Moment {
+        self.ends.min(self.cap_at)
+    }
 }
 
 /// One lease among those of a [`Keeper`]; it is kept until this is dropped.
@@ -51,17 +65,29 @@ impl Drop for Keeping {
 
 impl Keeper {
     pub(crate) fn start(core: Arc<Core>, visibility: Duration, cap: Duration) -> Arc<Self> {
-        let keeper = Arc::new(Keeper { core, visibility, cap, state: Mutex::default() });
+        let stop = Cancellation::new();
+        let keeper = Arc::new(Keeper { core, visibility, cap, state: Mutex::default(), stop: stop.clone() });
         let weak = Arc::downgrade(&keeper);
         runtime::spawn(async move {
-            while let Some(sleep) = rest(&weak) {
-                sleep.await;
+            while let Some(sleep) = weak.upgrade().map(|keeper| keeper.rest()) {
+                if unless(stop.cancelled(), sleep).await.is_none() {
+                    break;
+                }
                 if let Some(keeper) = weak.upgrade() {
                     keeper.extend_due().await;
                 }
             }
         });
         keeper
+    }
+
+    /// Until the next round: six times per lease, and at the moment at which a lease or its cap ends.
+    fn rest(&self) -> Sleep {
+        let round = (self.visibility / 6).min(self.cap / 2).max(Duration::from_millis(1));
+        let now = self.core.clock.now();
+        let ends = self.lock().leases.values().filter(|kept| !kept.lost.is_cancelled()).map(Kept::ends).min();
+        let next = ends.map_or(now.after(round), |ends| ends.min(now.after(round)));
+        Sleep::until(Arc::clone(&self.core.clock), next)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -98,8 +124,8 @@ impl Keeper {
         let mut lost = Vec::new();
         {
             let state = self.lock();
-            for (number, kept) in &state.leases {
-                if now >= kept.ends || now >= kept.cap_at {
+            for (number, kept) in state.leases.iter().filter(|(_, kept)| !kept.lost.is_cancelled()) {
+                if now >= kept.ends() {
                     lost.push(kept.lost.clone());
                 } else if now >= kept.extend_at {
                     // Not past the cap: then somebody else may have the message.
@@ -112,7 +138,10 @@ impl Keeper {
         for batch in due.chunks(self.core.limits.max_batch) {
             let changes: Batch<_> =
                 batch.iter().map(|(_, receipt, by)| (receipt.clone(), Visibility::Extend(*by))).collect();
-            let results = self.core.set_visibility(changes).await;
+            // A place that does not answer must not keep the others' leases from being looked at.
+            let patience =
+                Sleep::for_(Arc::clone(&self.core.clock), (self.visibility / 3).max(Duration::from_millis(1)));
+            let Some(results) = unless(patience, self.core.set_visibility(changes)).await else { continue };
             let mut lost = Vec::new();
             {
                 let mut state = self.lock();
@@ -132,11 +161,4 @@ impl Keeper {
             lost.iter().for_each(Cancellation::cancel);
         }
     }
-}
-
-/// The time between two rounds; `None` when the loop is gone.
-fn rest(keeper: &Weak<Keeper>) -> Option<Sleep> {
-    let keeper = keeper.upgrade()?;
-    let round = (keeper.visibility / 6).max(Duration::from_millis(1));
-    Some(Sleep::for_(Arc::clone(&keeper.core.clock), round))
 }

@@ -71,6 +71,8 @@ pub struct Worker<T, R = (), C = Json> {
 pub(crate) type Handling<T, R> =
     Arc<dyn Fn(T, Context) -> Pin<Box<dyn Future<Output = Result<R, HandlerError>> + Send>> + Send + Sync>;
 
+type Substitute<R> = Arc<dyn Fn(&R, &str) -> R + Send + Sync>;
+
 type Spawn = Arc<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;
 
 pub(crate) struct LoopOptions<R, C> {
@@ -86,6 +88,8 @@ pub(crate) struct LoopOptions<R, C> {
     pub(crate) responses: Option<Mailbox<R, (), C>>,
     /// Whether an answer without an address is worth a warning.
     pub(crate) warns: bool,
+    /// What to send instead of an answer that cannot be encoded, with the reason.
+    pub(crate) substitute: Option<Substitute<R>>,
     pub(crate) resources: Resources,
     pub(crate) dispatcher: Option<Dispatcher>,
     pub(crate) spawn: Option<Spawn>,
@@ -134,6 +138,7 @@ where
             shutdown_timeout: Duration::from_secs(30),
             responses: None,
             warns: false,
+            substitute: None,
             resources: Resources::new(),
             dispatcher: mailbox.core.dispatcher.clone(),
             spawn: None,
@@ -165,7 +170,7 @@ macro_rules! loop_options {
             self
         }
 
-        /// How long one receive waits. 20 seconds unless it is set.
+        /// How long one receive waits. 20 seconds unless it is set. With zero the loop looks a hundred times a second.
         pub fn wait_time(mut self, wait: Duration) -> Self {
             self.$($path).+.wait = wait;
             self
@@ -224,7 +229,8 @@ pub(crate) use loop_options;
 impl<T, R, C> Worker<T, R, C> {
     loop_options!(options);
 
-    /// After how many deliveries a message whose handler fails goes to the dead letters, with the error as the reason.
+    /// After how many deliveries a message whose handler fails, or whose answer cannot be sent, goes to the dead letters,
+    /// with the error as the reason.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = Some(attempts);
         self

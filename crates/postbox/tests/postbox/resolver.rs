@@ -190,9 +190,12 @@ fn a_uri_that_is_not_understood_says_what_is() {
 
 #[test]
 fn options_of_a_uri_and_of_the_builder_are_kept() {
-    let uri = "memory://resolver-options?max_size=1&max_deliveries=1&portable_limits=true&deduplication_window=0.5";
+    let portable: Mailbox<u32> = postbox::open("memory://resolver-portable?portable_limits=true").blocking().unwrap();
+    assert_eq!(portable.limits().max_batch, 10);
+    let error = postbox::open::<u32, (), Json>("memory://x?portable_limits=true&max_size=3").blocking().unwrap_err();
+    assert!(error.to_string().contains("portable_limits"), "{error}");
+    let uri = "memory://resolver-options?max_size=1&max_deliveries=1&deduplication_window=0.5";
     let mailbox: Mailbox<u32> = postbox::open(uri).blocking().unwrap();
-    assert_eq!(mailbox.limits().max_batch, 10);
     mailbox.send(&1).blocking().unwrap();
     assert!(matches!(mailbox.send(&2).blocking(), Err(Error::MailboxFull { .. })));
     mailbox.receive().blocking().unwrap()[0].nack().blocking().unwrap();
@@ -234,4 +237,64 @@ fn resolution_is_async_too() {
         mailbox.send(&1).await.unwrap();
         assert!(resolver.resolve_optional("async").await.unwrap().is_some());
     });
+}
+
+#[test]
+fn an_allow_list_is_not_fooled() {
+    let factory = UriMailboxFactory::new().allow("memory://replies-").allow("redis://cache.internal/replies-");
+    for refused in [
+        "memory://replies-7?max_size=1",
+        "redis://cache.internal.evil.com/replies-1",
+        "redis://cache.internal:x@evil.com/replies-1",
+        "redis://cache.internal/other",
+    ] {
+        assert!(matches!(factory.create(refused).blocking(), Err(Error::Resolution { .. })), "{refused}");
+    }
+    assert!(UriMailboxFactory::new().allow_all().create("memory://any?max_size=9").blocking().is_ok());
+}
+
+#[test]
+fn closing_what_was_resolved_closes_nobody_elses() {
+    let responses: Mailbox<u32> = memory().mailbox("responses").unwrap();
+    let resolver =
+        CompositeResolver::new().registry(RegistryResolver::new().with("known", &responses)).factory(memory());
+    for name in ["known", "made"] {
+        let first = numbers(&resolver, name);
+        first.close();
+        numbers(&resolver, name).send(&1).blocking().unwrap();
+    }
+    assert!(!responses.is_closed());
+}
+
+#[test]
+fn a_prefix_separates_tenants() {
+    let connection = memory();
+    let (a, b) = (connection.clone().prefix("tenant-a"), connection.clone().prefix("tenant-b"));
+    let requests: Mailbox<u32> = a.mailbox("requests").unwrap();
+    requests.send(&1).reply_to("answers").blocking().unwrap();
+    let message = requests.receive().blocking().unwrap().remove(0);
+    message.reply_mailbox().blocking().unwrap().send(&2u32).blocking().unwrap();
+    for (name, place, expected) in [("a", &a, 1), ("b", &b, 0), ("none", &connection, 0)] {
+        let answers: Mailbox<u32> = place.mailbox("answers").unwrap();
+        assert_eq!(answers.approximate_count().blocking().unwrap(), expected, "{name}");
+    }
+    // No name escapes its prefix, and each sees its own.
+    assert!(a.mailbox::<u32, (), Json>("../tenant-b/answers").is_err());
+    assert!(connection.clone().prefix("a/b").mailbox::<u32, (), Json>("x").is_err());
+    assert!(b.list().blocking().unwrap().is_empty());
+    let names: Vec<String> = a.list().blocking().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["tenant-a/answers", "tenant-a/requests"]);
+    let by_uri: Mailbox<u32> = postbox::open("memory://resolver-prefix?prefix=tenant-c").blocking().unwrap();
+    assert_eq!(by_uri.name().prefix(), Some("tenant-c"));
+}
+
+#[test]
+fn an_address_with_a_password_is_not_shown() {
+    let secret = "pa?ss";
+    let uri = format!("redis://user:{secret}@host/box");
+    let message: Message<u32> = MessageBuilder::new(1).reply_to(&uri).resolver(RegistryResolver::new()).build();
+    let error = message.reply_mailbox::<u32>().blocking().unwrap_err();
+    for shown in [format!("{message:?}"), format!("{error:?}"), error.to_string()] {
+        assert!(!shown.contains("pa?") && !shown.contains("ss@"), "{shown}");
+    }
 }

@@ -273,9 +273,10 @@ fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
     let handle = worker.handle();
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     let context = starts.recv().unwrap();
-    let before = mailbox.backend().clock().alarms();
+    // The keeper of leases, and then the deadline too.
+    rest(&mailbox);
     handle.shutdown();
-    while mailbox.backend().clock().alarms() <= before {
+    while mailbox.backend().clock().alarms() < 2 {
         thread::yield_now();
     }
     mailbox.advance(seconds(5));
@@ -551,4 +552,123 @@ fn events_tell_what_the_loop_does() {
             "Stopped"
         ]
     );
+}
+
+#[test]
+fn a_loop_that_does_not_wait_lets_its_handlers_run() {
+    let mailbox: Mailbox<u32, u32> = Connection::new(MemoryBackend::new()).mailbox("eager").unwrap();
+    let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
+    let worker = Worker::new(&mailbox, |number: u32, _| async move {
+        // Not ready at once.
+        smol::Timer::after(Duration::from_millis(5)).await;
+        Ok::<_, String>(number)
+    });
+    let worker = worker.concurrency(2).wait_time(Duration::ZERO);
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    assert_eq!(reply.wait().blocking().unwrap(), 1);
+    handle.shutdown();
+    assert_eq!(running.join().unwrap().succeeded, 1);
+}
+
+/// A body or an answer whose code panics.
+#[derive(Debug)]
+struct Explosive(u32);
+
+impl serde::Serialize for Explosive {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            13 => panic!("cannot write 13"),
+            7 => Err(serde::ser::Error::custom("will not write 7")),
+            number => serializer.serialize_u32(number),
+        }
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Explosive {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = <u32 as serde::Deserialize>::deserialize(deserializer)?;
+        assert_ne!(number, 13, "cannot read 13");
+        Ok(Explosive(number))
+    }
+}
+
+#[test]
+fn a_decoder_that_panics_is_a_decoder_that_fails() {
+    let mailbox: FakeMailbox<Explosive> = FakeMailbox::with(|options| options.max_deliveries(2));
+    mailbox.untyped().typed::<u32, (), Json>().send_batch(&[13, 1]).blocking().unwrap();
+    let worker = || Worker::new(&mailbox, |_: Explosive, _| async move { Ok::<_, String>(()) });
+    let report = worker().max_iterations(2).run().blocking().unwrap();
+    assert_eq!((report.receive_errors, report.succeeded), (1, 1));
+    mailbox.advance(seconds(300));
+    worker().max_iterations(1).run().blocking().unwrap();
+    assert_eq!(mailbox.dead_letters().list(1).blocking().unwrap()[0].reason, "the decoder panicked");
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_not_computed_for_ever() {
+    let mailbox: FakeMailbox<u32, Explosive> = FakeMailbox::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    mailbox.send_expecting_reply(&7).blocking().unwrap();
+    mailbox.send_expecting_reply(&13).blocking().unwrap();
+    for _ in 0..3 {
+        let runs = Arc::clone(&runs);
+        let worker = Worker::new(&mailbox, move |number: u32, _| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            async move { Ok::<_, String>(Explosive(number)) }
+        });
+        worker.max_attempts(2).max_iterations(2).wait_time(Duration::ZERO).run().blocking().unwrap();
+        mailbox.advance(seconds(900));
+    }
+    // 7 fails for good, 13 panics and has a second attempt.
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    let reasons: Vec<_> =
+        mailbox.dead_letters().list(9).blocking().unwrap().iter().map(|letter| letter.reason.to_string()).collect();
+    assert!(reasons[0].contains("will not write 7") && reasons[1].contains("cannot write 13"), "{reasons:?}");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_an_error_result() {
+    let requests: FakeMailbox<MainLoopRequest<u32>, MainLoopResult<Explosive>> = FakeMailbox::new();
+    let reply = requests.send_expecting_reply(&MainLoopRequest::new(7)).blocking().unwrap();
+    let main_loop = MainLoop::new(&requests, |number: u32, _| async move { Ok::<_, String>(Explosive(number)) });
+    assert_eq!(main_loop.max_iterations(1).run().blocking().unwrap().succeeded, 1);
+    assert!(reply.wait().blocking().unwrap().error.unwrap().contains("will not write 7"));
+}
+
+#[test]
+fn what_is_lost_before_its_turn_is_not_handled() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&[1, 2]).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).prefetch(1).visibility_timeout(seconds(30)).max_iterations(1);
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let context = starts.recv().unwrap();
+    mailbox.purge().blocking().unwrap();
+    rest(&mailbox);
+    mailbox.advance(seconds(15));
+    postbox_core::wait_for(context.cancellation().cancelled());
+    // Both are told in one go; the second one is still in the buffer.
+    release.cancel();
+    let report = running.join().unwrap();
+    assert_eq!((report.unfinished, report.succeeded), (2, 0));
+    assert!(starts.try_recv().is_err(), "the second was not handled");
+}
+
+#[test]
+fn a_cap_shorter_than_a_round_is_kept_to_the_moment() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker =
+        Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(300)).max_lease(seconds(10)).max_iterations(1);
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let context = starts.recv().unwrap();
+    for _ in 0..2 {
+        rest(&mailbox);
+        mailbox.advance(seconds(5));
+    }
+    postbox_core::wait_for(context.cancellation().cancelled());
+    release.cancel();
+    running.join().unwrap();
 }
