@@ -96,12 +96,19 @@ fn seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs_f64())
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn check_duration(parameter: &'static str, value: Duration, longest: Duration) -> Result<(), Error> {
-    if value <= longest {
-        return Ok(());
+    // Whole seconds decide nearly always.
+    if value.as_secs() < longest.as_secs() || value <= longest {
+        Ok(())
+    } else {
+        Err(too_long(parameter, value, longest))
     }
-    Err(Error::invalid(parameter, seconds(value), format!("0 s to {}", seconds(longest))))
+}
+
+#[cold]
+fn too_long(parameter: &'static str, value: Duration, longest: Duration) -> Error {
+    Error::invalid(parameter, seconds(value), format!("0 s to {}", seconds(longest)))
 }
 
 impl Core {

@@ -1,9 +1,11 @@
 //! Identifiers: of a message, of a reply, of a delivery.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
 use rand::RngExt as _;
+use rand::rngs::SmallRng;
 use uuid::Uuid;
 
 /// Either a UUID, which costs no allocation, or whatever text a server or another program made.
@@ -56,9 +58,24 @@ impl fmt::Display for Repr {
     }
 }
 
-/// A new UUID: 122 random bits, not to be guessed.
+/// A new UUID: 122 random bits, not to be guessed. Whoever knows a reply's can take it.
 pub(crate) fn new_uuid() -> Uuid {
     uuid::Builder::from_random_bytes(rand::rng().random::<u128>().to_ne_bytes()).into_uuid()
+}
+
+thread_local! {
+    /// Seeded once per thread by the system. Quick, and unique; not a secret.
+    static QUICK: RefCell<SmallRng> = RefCell::new(rand::make_rng());
+}
+
+impl MessageId {
+    /// A new one.
+    pub fn new() -> Self {
+        QUICK
+            .with_borrow_mut(|random| uuid::Builder::from_random_bytes(random.random::<u128>().to_ne_bytes()))
+            .into_uuid()
+            .into()
+    }
 }
 
 macro_rules! identifier {
@@ -183,13 +200,6 @@ identifier! {
     /// assert_eq!(handle.to_string(), "opaque");
     /// ```
     ReceiptHandle
-}
-
-impl MessageId {
-    /// A new one.
-    pub fn new() -> Self {
-        new_uuid().into()
-    }
 }
 
 impl Default for MessageId {

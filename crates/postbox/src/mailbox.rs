@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::address::MailboxName;
-use crate::backend::{Batch, Counts, Delivery, Limits};
+use crate::backend::{Batch, Counts, Delivery, Limits, Receipt};
 use crate::codec::{Decode, Encode, Json};
 use crate::core::Core;
 use crate::dead_letters::DeadLetters;
@@ -162,29 +162,30 @@ impl<T, R, C> Mailbox<T, R, C> {
         C: 'a,
     {
         let core = Arc::clone(&self.core);
-        let entries: Vec<_> =
-            messages.into_iter().map(|message| (message.receipt(), message.expects_reply())).collect();
+        // What expects a reply is refused, and keeps its place in the results.
+        let mut receipts: Batch<Receipt> = Batch::new();
+        let mut refused: Vec<(usize, MessageId)> = Vec::new();
+        for (at, message) in messages.into_iter().enumerate() {
+            match message.expects_reply() {
+                false => receipts.push(message.receipt()),
+                true => refused.push((at, message.id.clone())),
+            }
+        }
         Call::new(move || {
-            if entries.is_empty() {
+            let many = receipts.len() + refused.len();
+            if many == 0 {
                 return Answer::ready(Ok(Vec::new()));
             }
-            if let Err(error) = core.check_batch("batch size", entries.len()) {
+            if let Err(error) = core.check_batch("batch size", many) {
                 return Answer::ready(Err(error));
             }
-            let refused: Vec<Option<Error>> = entries
-                .iter()
-                .map(|(receipt, expects_reply)| expects_reply.then(|| Error::ReplyExpected { id: receipt.id.clone() }))
-                .collect();
-            let receipts: Batch<_> =
-                entries.into_iter().filter(|(_, expects_reply)| !expects_reply).map(|(receipt, _)| receipt).collect();
             let done = if receipts.is_empty() { Answer::ready(Batch::new()) } else { core.acknowledge(receipts) };
             done.map(move |done| {
-                let mut done = done.into_iter();
-                let merged = refused.into_iter().map(|refused| match refused {
-                    Some(error) => Err(error),
-                    None => done.next().expect("a verb answers each entry"),
-                });
-                Ok(merged.collect())
+                let mut results = done.into_vec();
+                for (at, id) in refused {
+                    results.insert(at, Err(Error::ReplyExpected { id }));
+                }
+                Ok(results)
             })
         })
     }

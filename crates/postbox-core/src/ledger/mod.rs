@@ -375,6 +375,24 @@ impl<M> Ledger<M> {
         Ok(Posted::Stored)
     }
 
+    /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now.
+    pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
+        let sent_at = self.advance(sent_at);
+        let slot = self.slots.insert(Slot {
+            message,
+            id: halves(id),
+            sent_at,
+            number: 0,
+            deliveries: 0,
+            place: NONE,
+            prev: NONE,
+            next: NONE,
+            state: State::Loose,
+            extras: None,
+        });
+        self.surface(slot);
+    }
+
     /// Leases up to `max` messages until `until`, and shows each to `take`, in order.
     pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
         let now = self.advance(now);

@@ -41,18 +41,47 @@ struct Stored {
 /// A waiting receiver registers in the critical section that saw nothing to deliver; whoever makes something
 /// deliverable notifies one waiter per message, in the same section, and wakes them after it. One alarm, set while
 /// somebody waits, rings when the next lease or delay ends.
+///
+/// The ledger belongs to whoever consumes. A plain message from another thread goes to the inbox, with the moment at which
+/// it was sent, so that sender and consumer meet in one short line of memory and not in the ledger; every verb first
+/// takes the inbox in, at those moments, so nobody can tell the difference. Locks are taken in the order state, inbox.
 pub(super) struct Store {
     name: MailboxName,
     clock: Arc<dyn Clock>,
     state: Lock<State>,
+    inbox: Lock<Vec<Entry>>,
+    /// How many are in the inbox: written under its lock, read without.
+    arrived: AtomicUsize,
+    /// The thread that used the ledger last: its own sends go there directly.
+    consumer: AtomicUsize,
+    /// Whether sends must ask the ledger: it has a bound.
+    bounded: AtomicBool,
     waiting: WaitQueue<ThreadSafe>,
     handles: AtomicUsize,
     /// Not since it was deleted.
     exists: AtomicBool,
 }
 
+/// A message in the inbox.
+struct Entry {
+    id: u128,
+    sent_at: u64,
+    message: Stored,
+}
+
+/// So many in the inbox are taken in by the sender, if nobody consumes.
+const INBOX: usize = 256;
+
+/// Names the current thread.
+fn this_thread() -> usize {
+    thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
+}
+
 struct State {
     ledger: Ledger<Stored>,
+    /// The inbox of the last time, empty, to be used again.
+    spare: Vec<Entry>,
     alarm: Option<(Moment, Alarm)>,
     idle_expiry: Option<Duration>,
     abandoned_at: Moment,
@@ -82,11 +111,16 @@ impl Store {
             clock,
             state: Lock::new(State {
                 ledger: Ledger::new(options).with_numbers_from(rand::rng().random::<u64>() >> 1),
+                spare: Vec::new(),
                 alarm: None,
                 idle_expiry: None,
                 abandoned_at: Moment::default(),
                 tidying: false,
             }),
+            inbox: Lock::new(Vec::new()),
+            arrived: AtomicUsize::new(0),
+            consumer: AtomicUsize::new(0),
+            bounded: AtomicBool::new(false),
             waiting: WaitQueue::new(),
             handles: AtomicUsize::new(0),
             exists: AtomicBool::new(true),
@@ -120,6 +154,7 @@ impl Store {
     /// How long it stays, if nobody uses it.
     pub(super) fn rests_until(&self, now: Moment) -> Option<Rest> {
         let mut state = self.lock();
+        self.absorb(&mut state);
         state.ledger.advance(now.as_nanos());
         let discarded = state.ledger.take_discarded();
         let idle_until = state.idle_expiry.map(|idle| state.abandoned_at.after(idle));
@@ -141,8 +176,9 @@ impl Store {
     /// Does something to the ledger, and wakes who has something to get because of it.
     fn act<R>(self: &Arc<Self>, act: impl FnOnce(&mut Ledger<Stored>, u64) -> R) -> R {
         let mut state = self.lock();
-        let now = self.clock.now().as_nanos();
         let before = state.ledger.surfaced();
+        self.absorb(&mut state);
+        let now = self.clock.now().as_nanos();
         let result = act(&mut state.ledger, now);
         if self.waiting.is_waiting() || state.ledger.has_discarded() {
             // Bodies and wakers run code of others when they are dropped or woken: under no lock.
@@ -153,6 +189,56 @@ impl Store {
             drop(discarded);
         }
         result
+    }
+
+    /// Takes the inbox in.
+    #[inline]
+    fn absorb(&self, state: &mut State) {
+        if self.arrived.load(Ordering::Acquire) != 0 {
+            self.absorb_all(state);
+        }
+    }
+
+    fn absorb_all(&self, state: &mut State) {
+        let mut inbox = self.inbox.lock();
+        std::mem::swap(&mut *inbox, &mut state.spare);
+        self.arrived.store(0, Ordering::Release);
+        drop(inbox);
+        let State { ledger, spare, .. } = state;
+        for entry in spare.drain(..) {
+            ledger.absorb(entry.sent_at, entry.id, entry.message);
+        }
+        if spare.capacity() > 4 * INBOX {
+            *spare = Vec::new();
+        }
+    }
+
+    /// Puts a plain message into the inbox, if that will do. Otherwise gives it back.
+    fn post(&self, id: u128, message: Stored) -> Result<(), Stored> {
+        let mut inbox = self.inbox.lock();
+        // Whoever waits registered under this lock, and a bound was set under it.
+        if self.waiting.is_waiting() || self.bounded.load(Ordering::Relaxed) {
+            return Err(message);
+        }
+        inbox.push(Entry { id, sent_at: self.clock.now().as_nanos(), message });
+        let arrived = inbox.len();
+        self.arrived.store(arrived, Ordering::Release);
+        drop(inbox);
+        if arrived >= INBOX
+            && let Some(mut state) = self.state.try_lock()
+        {
+            self.absorb_all(&mut state);
+        }
+        Ok(())
+    }
+
+    /// The current thread consumes: its sends need no inbox.
+    #[inline]
+    fn consumed(&self) {
+        let this = this_thread();
+        if self.consumer.load(Ordering::Relaxed) != this {
+            self.consumer.store(this, Ordering::Relaxed);
+        }
     }
 
     /// Takes out a waiter for each message that has become deliverable since `before`, and sets the alarm for the others.
@@ -228,6 +314,7 @@ impl MemoryMailbox {
     pub(super) fn configure(&self, settings: &MailboxSettings) {
         self.store.exists.store(true, Ordering::SeqCst);
         let mut state = self.store.lock();
+        self.store.absorb(&mut state);
         let mut options = *state.ledger.options();
         options.max_size = settings.max_size.or(options.max_size);
         options.max_deliveries = settings.max_deliveries.or(options.max_deliveries);
@@ -235,6 +322,10 @@ impl MemoryMailbox {
             options.deduplication_window = nanos(window);
         }
         state.ledger.set_options(options);
+        // What was posted before the bound stands; what comes after asks the ledger.
+        let inbox = self.store.inbox.lock();
+        self.store.bounded.store(options.max_size.is_some(), Ordering::Relaxed);
+        drop(inbox);
         state.idle_expiry = settings.idle_expiry.or(state.idle_expiry);
     }
 
@@ -326,11 +417,27 @@ impl ByteMailbox for MemoryMailbox {
         if !self.store.exists() {
             self.store.exists.store(true, Ordering::SeqCst);
         }
+        let mut message = message;
+        if message.special.is_none()
+            && message.delay.is_zero()
+            && self.store.consumer.load(Ordering::Relaxed) != this_thread()
+            && let Some(id) = message.id.as_u128()
+        {
+            let Outgoing { body, content_type, headers, .. } = message;
+            match self.store.post(id, Stored { body, content_type, headers }) {
+                Ok(()) => return Answer::ready(Ok(message.id)),
+                Err(back) => {
+                    message =
+                        Outgoing { body: back.body, content_type: back.content_type, headers: back.headers, ..message }
+                }
+            }
+        }
         let mut refused = None;
         Answer::ready(self.store.act(|ledger, now| store_one(ledger, now, &self.store.name, message, &mut refused)))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
+        self.store.consumed();
         let deliveries = self.store.act(|ledger, now| take(ledger, now, &request));
         if !deliveries.is_empty() || request.wait.is_zero() {
             return Answer::ready(Ok(deliveries));
@@ -348,7 +455,7 @@ impl ByteMailbox for MemoryMailbox {
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         // What was stored is dropped after the lock is released.
-        let mut gone: Batch<Stored> = Batch::new();
+        let mut gone: Vec<Stored> = Vec::with_capacity(receipts.len());
         self.each(receipts, |ledger, now, receipt| {
             gone.push(ledger.acknowledge(now, receipt_of(&receipt.handle)).map_err(expired(receipt))?);
             Ok(())
@@ -405,6 +512,7 @@ impl ByteMailbox for MemoryMailbox {
             let gone = (state.ledger.purge(now), state.ledger.purge_dead());
             state.ledger.forget_deduplication();
             state.ledger.set_options(options);
+            self.store.bounded.store(false, Ordering::Relaxed);
             state.idle_expiry = None;
             (gone, state.ledger.take_discarded())
         };
@@ -506,14 +614,19 @@ impl Future for LongPoll {
         }
         let waker = context.waker().clone();
         let mut state = store.lock();
-        let now = clock.now();
         let before = state.ledger.surfaced();
-        let taken = take(&mut state.ledger, now.as_nanos(), &this.request);
-        let is_over = !taken.is_empty() || now >= this.deadline;
-        let unneeded = if is_over {
-            store.waiting.remove(&mut this.ticket)
-        } else {
-            store.waiting.register(&mut this.ticket, waker)
+        let (taken, is_over, unneeded) = loop {
+            store.absorb(&mut state);
+            let now = clock.now();
+            let taken = take(&mut state.ledger, now.as_nanos(), &this.request);
+            if !taken.is_empty() || now >= this.deadline {
+                break (taken, true, store.waiting.remove(&mut this.ticket));
+            }
+            // Registered under the inbox's lock, with nothing in it: whoever sends next sees that somebody waits.
+            let inbox = store.inbox.lock();
+            if inbox.is_empty() {
+                break (taken, false, store.waiting.register(&mut this.ticket, waker));
+            }
         };
         // What came up by itself and was not taken is for others; and this one may wait for what is due next.
         let wakers = store.notify(&mut state, before);
