@@ -40,11 +40,7 @@ std::thread_local! {
 
 /// Polls `future` on this thread until it is ready or `deadline` has passed.
 pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
-    let (unpark, waker) = UNPARK.take().unwrap_or_else(|| {
-        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&unpark));
-        (unpark, waker)
-    });
+    let (unpark, waker) = this_thread();
     let mut context = Context::from_waker(&waker);
     let answer = 'wait: loop {
         if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut context) {
@@ -64,15 +60,46 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Insta
 
 /// Polls a future on this thread until it is ready, and sleeps in between.
 ///
+/// Before it sleeps it stays awake for a few microseconds: being put to sleep and woken costs ten times as much, and what is
+/// waited for is often on its way.
+///
 /// ```
 /// assert_eq!(postbox_core::wait_for(async { 2 + 2 }), 4);
 /// ```
 pub fn wait_for<F: Future>(future: F) -> F::Output {
     let mut future = core::pin::pin!(future);
-    match block_on(&mut future, None) {
-        Some(output) => output,
-        None => unreachable!("there is no deadline"),
-    }
+    let (unpark, waker) = this_thread();
+    let mut context = Context::from_waker(&waker);
+    let output = loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            break output;
+        }
+        let mut round = if processors() > 1 { 0 } else { AWAKE };
+        while !unpark.woken.swap(false, Ordering::Acquire) {
+            match round {
+                0..SPINS => (0..32).for_each(|_| core::hint::spin_loop()),
+                SPINS..AWAKE => thread::yield_now(),
+                _ => thread::park(),
+            }
+            round += 1;
+        }
+    };
+    UNPARK.set(Some((unpark, waker)));
+    output
+}
+
+/// Looks while spinning, about a tenth of a microsecond apart.
+const SPINS: u32 = 24;
+/// And looks while letting other threads run.
+const AWAKE: u32 = SPINS + 8;
+
+/// The waker of this thread, taken out while it is in use.
+fn this_thread() -> (Arc<Unpark>, Waker) {
+    UNPARK.take().unwrap_or_else(|| {
+        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&unpark));
+        (unpark, waker)
+    })
 }
 
 /// How many threads can run at once.
