@@ -112,7 +112,8 @@ pub(crate) struct Uri {
 }
 
 /// Every scheme that exists, and the cargo feature that it needs.
-const SCHEMES: &[(&str, Option<&str>)] = &[("memory", None)];
+const SCHEMES: &[(&str, Option<&str>)] =
+    &[("memory", None), ("sqlite", if cfg!(feature = "sqlite") { None } else { Some("sqlite") })];
 
 impl Uri {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
@@ -132,7 +133,7 @@ impl Uri {
     /// The host (none in memory), and what comes after it.
     pub(crate) fn host_and_path(&self) -> (&str, &str) {
         match self.scheme.as_str() {
-            "memory" => ("", &self.place),
+            "memory" | "sqlite" => ("", &self.place),
             _ => self.place.split_once('/').unwrap_or((&self.place, "")),
         }
     }
@@ -155,9 +156,12 @@ impl Uri {
 }
 
 fn known_schemes() -> String {
-    let served: Vec<String> =
-        SCHEMES.iter().filter(|(_, feature)| feature.is_none()).map(|(scheme, _)| format!("{scheme}://name")).collect();
-    served.join(", ")
+    let example = |scheme: &str| match scheme {
+        "sqlite" => "sqlite://file.db/name".into(),
+        scheme => format!("{scheme}://name"),
+    };
+    let served = SCHEMES.iter().filter(|(_, feature)| feature.is_none()).map(|(scheme, _)| example(scheme));
+    served.collect::<Vec<_>>().join(", ")
 }
 
 /// Undoes percent encoding. What is not well formed stays as it is.

@@ -21,6 +21,7 @@ use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 /// | URI | place |
 /// |---|---|
 /// | `memory://name` | the memory of this process |
+/// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `?synchronous=normal` trades safety for speed |
 ///
 /// Options of the mailbox can be in the URI (`?max_size=1000&max_deliveries=5`) or in the builder. An option that does
 /// not exist is an error.
@@ -61,7 +62,7 @@ pub fn connect(uri: impl Into<String>) -> Call<Result<Connection, Error>> {
             Ok(parsed) => parsed,
             Err(error) => return Answer::ready(Err(error)),
         };
-        place(&uri, &parsed).map(move |found| {
+        place(&uri, &parsed, false).map(move |found| {
             let (backend, name) = found?;
             if let Some(name) = name {
                 let reason =
@@ -76,15 +77,42 @@ pub fn connect(uri: impl Into<String>) -> Call<Result<Connection, Error>> {
 }
 
 /// The backend and the mailbox name, if there is one, that a URI says.
-fn place(text: &str, uri: &Uri) -> Answer<Result<(Arc<dyn Backend>, Option<String>), Error>> {
+fn place(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Arc<dyn Backend>, Option<String>), Error>> {
     match uri.scheme.as_str() {
         "memory" => {
             let name = Some(decoded(&uri.place)).filter(|name| !name.is_empty());
             let backend: Arc<dyn Backend> = Arc::new(MemoryBackend::shared());
             Answer::ready(Ok((backend, name)))
         }
-        _ => Answer::ready(Err(uri.unserved(text))),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Answer::ready(file(text, uri, has_name)),
+        _ => {
+            let _ = has_name;
+            Answer::ready(Err(uri.unserved(text)))
+        }
     }
+}
+
+/// The last part of the path names the mailbox; what is before it is the file.
+#[cfg(feature = "sqlite")]
+fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Option<String>), Error> {
+    use crate::sqlite::{SqliteBackend, Synchronous};
+
+    let place = decoded(&uri.place);
+    let (path, name) = match place.rsplit_once('/').filter(|_| has_name) {
+        Some((path, name)) => (path, Some(name.to_string()).filter(|name| !name.is_empty())),
+        None => (place.as_str(), None),
+    };
+    if path.is_empty() {
+        return Err(Error::resolution(text, "no file; write sqlite://path/to/file.db/name"));
+    }
+    let synchronous = uri.options.iter().find(|(option, _)| option == "synchronous");
+    let synchronous = match synchronous.map(|(_, value)| value.as_str()) {
+        None | Some("full") => Synchronous::Full,
+        Some("normal") => Synchronous::Normal,
+        Some(other) => return Err(Error::invalid("synchronous", format!("{other:?}"), "full or normal")),
+    };
+    Ok((Arc::new(SqliteBackend::open_with(path, synchronous)?), name))
 }
 
 /// Reads the options that every mailbox has.
@@ -112,6 +140,8 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
                 options.portable_limits = value.parse().map_err(|_| bad("portable_limits", "true or false"))?;
             }
             "prefix" => options.prefix = Some(value.clone()),
+            // Read with the place.
+            "synchronous" if uri.scheme == "sqlite" => {}
             _ => return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}"))),
         }
     }
@@ -211,7 +241,7 @@ pub(crate) fn open_untyped(uri: String, builder: HandleOptions) -> Answer<Result
         Ok(parsed) => parsed,
         Err(error) => return Answer::ready(Err(error)),
     };
-    place(&uri, &parsed).map(move |found| {
+    place(&uri, &parsed, true).map(move |found| {
         let (backend, name) = found?;
         let Some(name) = name else {
             return Err(Error::resolution(&uri, format!("no mailbox name; write {}://name", parsed.scheme)));

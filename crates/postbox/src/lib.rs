@@ -70,6 +70,8 @@ pub mod resolver;
 mod resources;
 mod runtime;
 mod send;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod trace;
@@ -103,10 +105,16 @@ pub use self::resolver::{
 };
 pub use self::resources::Resources;
 pub use self::send::{SendBatch, SendMessage, SendRequest};
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::{SqliteBackend, Synchronous};
 pub use self::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
 pub use self::worker::{
     Backoff, BudgetExceeded, Context, Handler, HandlerError, LoopEvent, LoopHandle, LoopReport, RunLoop, Worker,
 };
+
+/// The library behind [`SqliteBackend`], for transactions of one's own: [`SendMessage::within`].
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
 
 /// Layer 1: in-process mailboxes, their traits and futures.
 pub use postbox_core::shared;
@@ -120,6 +128,6 @@ pub mod actor {
 }
 
 /// The examples of the README are compiled and run with the doc tests.
-#[cfg(all(doctest, feature = "testing"))]
+#[cfg(all(doctest, feature = "testing", feature = "sqlite"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

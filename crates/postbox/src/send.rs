@@ -182,6 +182,48 @@ impl SendMessage {
     options!();
 }
 
+#[cfg(feature = "sqlite")]
+impl SendMessage {
+    /// Sends within a transaction of the caller's own, on the same SQLite file: the message is there if and when the
+    /// transaction is committed, together with everything else in it.
+    ///
+    /// ```
+    /// use postbox::rusqlite::Connection;
+    /// use postbox::Mailbox;
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("postbox-outbox-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder).unwrap();
+    /// # let file = folder.join("shop.db");
+    /// # let file = file.to_str().unwrap();
+    /// let jobs: Mailbox<String> = postbox::open(format!("sqlite://{file}/jobs")).blocking()?;
+    /// jobs.create().blocking()?;
+    ///
+    /// let mut shop = Connection::open(file).unwrap();
+    /// shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)", []).unwrap();
+    /// let order = shop.transaction().unwrap();
+    /// order.execute("INSERT INTO orders (item) VALUES ('lamp')", []).unwrap();
+    /// jobs.send(&"ship the lamp".to_string()).within(&order)?;
+    /// order.commit().unwrap(); // the order and the job, or neither
+    ///
+    /// assert_eq!(jobs.receive().blocking()?[0].body, "ship the lamp");
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of a send; [`Unsupported`](Error::Unsupported) if the mailbox is not in an SQLite file. The caller's
+    /// transaction is still open, and should be rolled back.
+    pub fn within(self, transaction: &rusqlite::Connection) -> Result<MessageId, Error> {
+        let SendMessage { core, draft } = self;
+        if core.backend.kind() != "sqlite" {
+            return Err(core.unsupported("send within a transaction of SQLite"));
+        }
+        core.check_open()?;
+        let message = draft.checked(&core)?;
+        crate::sqlite::send_within(transaction, &core.name, &message)
+    }
+}
+
 impl Verb for SendMessage {
     type Output = Result<MessageId, Error>;
 

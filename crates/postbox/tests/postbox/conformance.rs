@@ -95,3 +95,42 @@ mod real_time {
         postbox::conformance::property(&Real, 4);
     }
 }
+
+/// A file of its own for each case.
+struct File {
+    connection: Connection,
+    _folder: tempfile::TempDir,
+}
+
+impl File {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = postbox::SqliteBackend::open_with(folder.path().join("cases.db"), postbox::Synchronous::Normal);
+        File { connection: Connection::new(backend.unwrap()), _folder: folder }
+    }
+}
+
+impl Harness for File {
+    fn connect(&self) -> Connection {
+        self.connection.clone()
+    }
+
+    fn advance(&self, by: Duration) {
+        Real.advance(by);
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+}
+
+mod sqlite {
+    use super::*;
+
+    postbox::conformance_tests!(File::new());
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        postbox::conformance::property(&File::new(), 3);
+    }
+}

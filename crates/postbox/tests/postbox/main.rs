@@ -4,6 +4,7 @@ mod conformance;
 mod main_loop;
 mod memory;
 mod resolver;
+mod sqlite;
 mod telemetry;
 mod wire;
 mod worker;

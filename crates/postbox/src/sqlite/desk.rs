@@ -1,0 +1,688 @@
+//! The verbs, as statements within one transaction. It does what the ledger does.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension as _, Result, params};
+
+use super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
+use crate::address::MailboxName;
+use crate::backend::{Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Redrive};
+use crate::clock::Moment;
+use crate::id::{MessageId, ReceiptHandle};
+use crate::wire;
+
+/// One transaction: its moment, and the mailboxes that it touches.
+pub(super) struct Desk<'a> {
+    connection: &'a Connection,
+    pub(super) now: i64,
+    high_water: i64,
+    rows: HashMap<MailboxName, Row>,
+}
+
+/// A mailbox, as its row says; written back at the end of the transaction.
+pub(super) struct Row {
+    id: i64,
+    counter: i64,
+    ready: i64,
+    delayed: i64,
+    leased: i64,
+    dead: i64,
+    max_size: Option<i64>,
+    max_deliveries: Option<i64>,
+    window: Option<i64>,
+    idle_expiry: Option<i64>,
+    changed: bool,
+    advanced: bool,
+    /// How many messages became deliverable in this transaction.
+    surfaced: u64,
+}
+
+/// What is needed of a message on its way from one state to another.
+struct Slip {
+    seq: i64,
+    state: i64,
+    deliveries: i64,
+    group: Option<String>,
+}
+
+/// What a send came to.
+pub(super) enum Stored {
+    Yes(MessageId),
+    Full(i64),
+    NotAUuid,
+}
+
+pub(super) fn moment(millis: i64) -> Moment {
+    Moment::from_nanos(u64::try_from(millis).unwrap_or(0).saturating_mul(1_000_000))
+}
+
+/// Never earlier than asked for.
+fn millis(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX / 4)
+}
+
+fn id_of(blob: &[u8]) -> MessageId {
+    blob.try_into().map_or_else(
+        |_| String::from_utf8_lossy(blob).into_owned().into(),
+        |bytes| MessageId::from_u128(u128::from_be_bytes(bytes)),
+    )
+}
+
+fn blob_of(id: &MessageId) -> Option<[u8; 16]> {
+    id.as_u128().map(u128::to_be_bytes)
+}
+
+const FIVE_MINUTES: i64 = 300_000;
+
+impl<'a> Desk<'a> {
+    /// At the wall clock's moment, but never before a moment that the file has seen.
+    pub(super) fn open(connection: &'a Connection) -> Result<Self> {
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let high_water: i64 = connection
+            .prepare_cached("SELECT value FROM meta WHERE key = 'high_water'")?
+            .query_row([], |row| row.get(0))?;
+        let now = i64::try_from(wall.as_millis()).unwrap_or(i64::MAX / 4).max(high_water);
+        Ok(Desk { connection, now, high_water, rows: HashMap::new() })
+    }
+
+    /// Writes back what has changed. Says which mailboxes have something new to deliver.
+    pub(super) fn close(self) -> Result<Vec<(MailboxName, u64)>> {
+        let mut news = Vec::new();
+        let mut changed = false;
+        for (name, row) in self.rows {
+            if row.changed {
+                changed = true;
+                self.connection
+                    .prepare_cached(
+                        "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
+                         max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10 WHERE id = ?1",
+                    )?
+                    .execute(params![
+                        row.id, row.counter, row.ready, row.delayed, row.leased, row.dead, row.max_size,
+                        row.max_deliveries, row.window, row.idle_expiry
+                    ])?;
+            }
+            if row.surfaced > 0 {
+                news.push((name, row.surfaced));
+            }
+        }
+        // Only with other changes: a look alone writes nothing.
+        if changed && self.now > self.high_water {
+            self.connection
+                .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'")?
+                .execute([self.now])?;
+        }
+        Ok(news)
+    }
+
+    /// Takes the row of a mailbox out, to be put back by the caller; what is due in it is done.
+    fn take(&mut self, name: &MailboxName) -> Result<Option<Row>> {
+        let mut row = match self.rows.remove(name) {
+            Some(row) => row,
+            None => {
+                let found = self
+                    .connection
+                    .prepare_cached(
+                        "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
+                         idle_expiry FROM mailbox WHERE prefix = ?1 AND name = ?2",
+                    )?
+                    .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |row| {
+                        Ok(Row {
+                            id: row.get(0)?,
+                            counter: row.get(1)?,
+                            ready: row.get(2)?,
+                            delayed: row.get(3)?,
+                            leased: row.get(4)?,
+                            dead: row.get(5)?,
+                            max_size: row.get(6)?,
+                            max_deliveries: row.get(7)?,
+                            window: row.get(8)?,
+                            idle_expiry: row.get(9)?,
+                            changed: false,
+                            advanced: false,
+                            surfaced: 0,
+                        })
+                    })
+                    .optional()?;
+                let Some(row) = found else { return Ok(None) };
+                row
+            }
+        };
+        if !row.advanced {
+            row.advanced = true;
+            self.advance(&mut row)?;
+        }
+        Ok(Some(row))
+    }
+
+    /// The row of a mailbox, made if there is none.
+    fn take_or_make(&mut self, name: &MailboxName) -> Result<Row> {
+        if let Some(row) = self.take(name)? {
+            return Ok(row);
+        }
+        // Numbers of deliveries start at random: a receipt of a mailbox that was deleted is good for nothing later.
+        let counter = (rand::random::<u64>() >> 24) as i64;
+        self.connection
+            .prepare_cached("INSERT INTO mailbox (prefix, name, counter) VALUES (?1, ?2, ?3)")?
+            .execute(params![name.prefix().unwrap_or(""), name.as_str(), counter])?;
+        Ok(Row {
+            id: self.connection.last_insert_rowid(),
+            counter,
+            ready: 0,
+            delayed: 0,
+            leased: 0,
+            dead: 0,
+            max_size: None,
+            max_deliveries: None,
+            window: None,
+            idle_expiry: None,
+            changed: true,
+            advanced: true,
+            surfaced: 0,
+        })
+    }
+
+    fn with<T>(&mut self, name: &MailboxName, act: impl FnOnce(&mut Self, &mut Row) -> Result<T>) -> Result<Option<T>> {
+        let Some(mut row) = self.take(name)? else { return Ok(None) };
+        let result = act(self, &mut row);
+        self.rows.insert(name.clone(), row);
+        result.map(Some)
+    }
+
+    /// Does what is due, in due order, and lets expired messages and deduplication ids go.
+    fn advance(&mut self, row: &mut Row) -> Result<()> {
+        loop {
+            let due: Vec<Slip> = {
+                let mut statement = self.connection.prepare_cached(
+                    "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_due \
+                     WHERE mailbox = ?1 AND state >= 2 AND due <= ?2 ORDER BY due, ord LIMIT 256",
+                )?;
+                let slips = statement.query_map(params![row.id, self.now], slip)?;
+                slips.collect::<Result<_>>()?
+            };
+            if due.is_empty() {
+                break;
+            }
+            for mut slip in due {
+                row.changed = true;
+                let is_new = slip.state == DELAYED;
+                row.leave(slip.state);
+                slip.state = -1;
+                if is_new { self.join(row, slip)? } else { self.surface(row, slip)? }
+            }
+        }
+        loop {
+            let expired: Vec<Slip> = {
+                let mut statement = self.connection.prepare_cached(
+                    "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_expiring \
+                     WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 AND expires_at <= ?2 \
+                     ORDER BY expires_at, seq LIMIT 1",
+                )?;
+                let slips = statement.query_map(params![row.id, self.now], slip)?;
+                slips.collect::<Result<_>>()?
+            };
+            let Some(slip) = expired.into_iter().next() else { break };
+            self.remove(row, &slip)?;
+        }
+        let forgotten = self
+            .connection
+            .prepare_cached("DELETE FROM deduplication WHERE mailbox = ?1 AND until <= ?2")?
+            .execute(params![row.id, self.now])?;
+        row.changed |= forgotten > 0;
+        Ok(())
+    }
+
+    /// A message is visible for the first time.
+    fn join(&mut self, row: &mut Row, slip: Slip) -> Result<()> {
+        if let Some(group) = &slip.group {
+            let has_head = self
+                .connection
+                .prepare_cached(
+                    "SELECT 1 FROM message INDEXED BY message_head \
+                     WHERE mailbox = ?1 AND grp IS NOT NULL AND grp = ?2 AND state IN (0, 3, 4) AND seq <> ?3 LIMIT 1",
+                )?
+                .exists(params![row.id, group, slip.seq])?;
+            if has_head {
+                row.ready += 1;
+                return self.set(row, slip.seq, BEHIND, None);
+            }
+        }
+        self.surface(row, slip)
+    }
+
+    /// A message can be delivered, unless its deliveries are spent.
+    fn surface(&mut self, row: &mut Row, slip: Slip) -> Result<()> {
+        if row.max_deliveries.is_some_and(|most| slip.deliveries >= most) {
+            return self.bury(row, &slip, postbox_core::DELIVERIES_SPENT);
+        }
+        row.ready += 1;
+        row.surfaced += 1;
+        self.set(row, slip.seq, READY, None)
+    }
+
+    /// Puts a message into a state, behind all others that are in it.
+    fn set(&self, row: &mut Row, seq: i64, state: i64, due: Option<i64>) -> Result<()> {
+        row.changed = true;
+        row.counter += 1;
+        self.connection
+            .prepare_cached("UPDATE message SET state = ?2, ord = ?3, due = ?4 WHERE seq = ?1")?
+            .execute(params![seq, state, row.counter, due])?;
+        Ok(())
+    }
+
+    /// Takes a message out, wherever it is, and lets its group go on.
+    fn remove(&mut self, row: &mut Row, slip: &Slip) -> Result<()> {
+        row.changed = true;
+        row.leave(slip.state);
+        self.connection.prepare_cached("DELETE FROM message WHERE seq = ?1")?.execute([slip.seq])?;
+        let is_head = matches!(slip.state, READY | RETURNING | LEASED | -1);
+        let Some(group) = slip.group.as_ref().filter(|_| is_head) else { return Ok(()) };
+        let next: Option<Slip> = self
+            .connection
+            .prepare_cached(
+                "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_behind \
+                 WHERE mailbox = ?1 AND grp = ?2 AND state = 1 ORDER BY ord LIMIT 1",
+            )?
+            .query_row(params![row.id, group], slip_of)
+            .optional()?;
+        match next {
+            Some(next) => {
+                row.leave(BEHIND);
+                self.surface(row, next)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn bury(&mut self, row: &mut Row, slip: &Slip, reason: &str) -> Result<()> {
+        self.connection
+            .prepare_cached(
+                "INSERT INTO dead (mailbox, id, deliveries, sent_at, died_at, reason, grp, body) \
+                 SELECT mailbox, id, deliveries, sent_at, ?2, ?3, grp, body FROM message WHERE seq = ?1",
+            )?
+            .execute(params![slip.seq, self.now, reason])?;
+        row.dead += 1;
+        self.remove(row, slip)
+    }
+
+    pub(super) fn configure(&mut self, name: &MailboxName, settings: &MailboxSettings) -> Result<()> {
+        let mut row = self.take_or_make(name)?;
+        let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        let before = (row.max_size, row.max_deliveries, row.window, row.idle_expiry);
+        row.max_size = settings.max_size.map(number).or(row.max_size);
+        row.max_deliveries = settings.max_deliveries.map(i64::from).or(row.max_deliveries);
+        row.window = settings.deduplication_window.map(millis).or(row.window);
+        row.idle_expiry = settings.idle_expiry.map(millis).or(row.idle_expiry);
+        row.changed |= before != (row.max_size, row.max_deliveries, row.window, row.idle_expiry);
+        self.rows.insert(name.clone(), row);
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, name: &MailboxName, message: &Outgoing) -> Result<Stored> {
+        let Some(id) = blob_of(&message.id) else { return Ok(Stored::NotAUuid) };
+        let mut row = self.take_or_make(name)?;
+        let result = self.store(&mut row, &id, message);
+        self.rows.insert(name.clone(), row);
+        result
+    }
+
+    fn store(&mut self, row: &mut Row, id: &[u8; 16], message: &Outgoing) -> Result<Stored> {
+        let special = message.special.as_deref();
+        let deduplication = special.and_then(|special| special.deduplication.as_deref());
+        if let Some(key) = deduplication {
+            let first: Option<Vec<u8>> = self
+                .connection
+                .prepare_cached("SELECT id FROM deduplication WHERE mailbox = ?1 AND key = ?2")?
+                .query_row(params![row.id, key], |found| found.get(0))
+                .optional()?;
+            if let Some(first) = first {
+                return Ok(Stored::Yes(id_of(&first)));
+            }
+        }
+        if let Some(most) = row.max_size.filter(|most| row.ready + row.delayed + row.leased >= *most) {
+            return Ok(Stored::Full(most));
+        }
+        if let Some(key) = deduplication {
+            let until = self.now.saturating_add(row.window.unwrap_or(FIVE_MINUTES));
+            self.connection
+                .prepare_cached("INSERT INTO deduplication (mailbox, key, id, until) VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![row.id, key, &id[..], until])?;
+        }
+        let body = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
+        let group = special.and_then(|special| special.group.clone());
+        let expires_at = special.and_then(|special| special.expires_in).map(|after| self.now + millis(after));
+        let delay = millis(message.delay);
+        row.changed = true;
+        row.counter += 1;
+        // A plain message is ready as it is stored; the others take their place afterwards.
+        let is_plain = delay == 0 && group.is_none();
+        let (state, due) = if delay > 0 { (DELAYED, Some(self.now + delay)) } else { (READY, None) };
+        self.connection
+            .prepare_cached(
+                "INSERT INTO message (mailbox, id, state, ord, due, sent_at, expires_at, grp, body) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            )?
+            .execute(params![row.id, &id[..], state, row.counter, due, self.now, expires_at, group, &body[..]])?;
+        if delay > 0 {
+            row.delayed += 1;
+        } else if is_plain {
+            row.ready += 1;
+            row.surfaced += 1;
+        } else {
+            let slip = Slip { seq: self.connection.last_insert_rowid(), state: -1, deliveries: 0, group };
+            self.join(row, slip)?;
+        }
+        Ok(Stored::Yes(message.id.clone()))
+    }
+
+    /// Up to `max` deliveries, and when the next one may be due.
+    pub(super) fn receive(
+        &mut self,
+        name: &MailboxName,
+        max: usize,
+        visibility: std::time::Duration,
+    ) -> Result<(Vec<Delivery>, Option<i64>)> {
+        let now = self.now;
+        let taken = self.with(name, |desk, row| {
+            let mut taken = desk.read(row, max)?;
+            for (seq, delivery) in &mut taken {
+                row.counter += 1;
+                row.changed = true;
+                desk.connection
+                    .prepare_cached(
+                        "UPDATE message SET state = 4, ord = ?2, receipt = ?2, due = ?3, deliveries = deliveries + 1 \
+                         WHERE seq = ?1",
+                    )?
+                    .execute(params![*seq, row.counter, now + millis(visibility)])?;
+                row.ready -= 1;
+                row.leased += 1;
+                delivery.delivery_count += 1;
+                delivery.receipt_handle = ReceiptHandle::from_u128(u128::from(*seq as u64) << 64 | row.counter as u128);
+            }
+            let next = if taken.is_empty() { desk.next_due(row)? } else { None };
+            // What ends at once ends with the next call.
+            row.advanced &= !visibility.is_zero();
+            Ok((taken.into_iter().map(|(_, delivery)| delivery).collect(), next))
+        })?;
+        Ok(taken.unwrap_or_default())
+    }
+
+    fn next_due(&self, row: &Row) -> Result<Option<i64>> {
+        let due: Option<i64> = self
+            .connection
+            .prepare_cached(
+                "SELECT due FROM message INDEXED BY message_due WHERE mailbox = ?1 AND state >= 2 ORDER BY due, ord LIMIT 1",
+            )?
+            .query_row([row.id], |found| found.get(0))
+            .optional()?;
+        let expiry: Option<i64> = self
+            .connection
+            .prepare_cached(
+                "SELECT expires_at FROM message INDEXED BY message_expiring \
+                 WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at, seq LIMIT 1",
+            )?
+            .query_row([row.id], |found| found.get(0))
+            .optional()?;
+        Ok(due.into_iter().chain(expiry).min())
+    }
+
+    /// What is ready, in order.
+    fn read(&self, row: &Row, max: usize) -> Result<Vec<(i64, Delivery)>> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT seq, id, deliveries, sent_at, body FROM message INDEXED BY message_ready \
+             WHERE mailbox = ?1 AND state = 0 ORDER BY ord LIMIT ?2",
+        )?;
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        let rows = statement.query_map(params![row.id, max], |found| {
+            let id: Vec<u8> = found.get(1)?;
+            let seq: i64 = found.get(0)?;
+            Ok((seq, delivery(&id, found.get(2)?, found.get(3)?, found.get(4)?, self.now)))
+        })?;
+        rows.collect()
+    }
+
+    /// The message of a receipt, if its lease lives.
+    fn leased(&self, row: &Row, handle: &ReceiptHandle) -> Result<Option<(Slip, i64)>> {
+        let Some(bits) = handle.as_u128() else { return Ok(None) };
+        let (seq, number) = ((bits >> 64) as u64 as i64, bits as u64 as i64);
+        self.connection
+            .prepare_cached(
+                "SELECT seq, state, deliveries, grp, due FROM message \
+                 WHERE seq = ?1 AND mailbox = ?2 AND state = 4 AND receipt = ?3",
+            )?
+            .query_row(params![seq, row.id, number], |found| Ok((slip_of(found)?, found.get(4)?)))
+            .optional()
+    }
+
+    /// Does something to a leased message. `false` if the lease has ended.
+    fn act(
+        &mut self,
+        name: &MailboxName,
+        handle: &ReceiptHandle,
+        act: impl FnOnce(&mut Self, &mut Row, Slip, i64) -> Result<()>,
+    ) -> Result<bool> {
+        let done = self.with(name, |desk, row| match desk.leased(row, handle)? {
+            Some((slip, due)) => act(desk, row, slip, due).map(|()| true),
+            None => Ok(false),
+        })?;
+        Ok(done.unwrap_or(false))
+    }
+
+    pub(super) fn acknowledge(&mut self, name: &MailboxName, handle: &ReceiptHandle) -> Result<bool> {
+        self.act(name, handle, |desk, row, slip, _| desk.remove(row, &slip))
+    }
+
+    pub(super) fn give_back(
+        &mut self,
+        name: &MailboxName,
+        handle: &ReceiptHandle,
+        after: std::time::Duration,
+    ) -> Result<bool> {
+        self.act(name, handle, |desk, row, mut slip, _| {
+            row.leave(LEASED);
+            slip.state = -1;
+            match millis(after) {
+                0 => desk.surface(row, slip),
+                after => {
+                    row.delayed += 1;
+                    desk.set(row, slip.seq, RETURNING, Some(desk.now + after))?;
+                    // It may be past its expiry.
+                    row.advanced = false;
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        name: &MailboxName,
+        handle: &ReceiptHandle,
+        by: std::time::Duration,
+    ) -> Result<bool> {
+        self.act(name, handle, |desk, row, slip, due| {
+            let until = desk.now + millis(by);
+            if until > due { desk.set(row, slip.seq, LEASED, Some(until)) } else { Ok(()) }
+        })
+    }
+
+    pub(super) fn dead_letter(&mut self, name: &MailboxName, handle: &ReceiptHandle, reason: &str) -> Result<bool> {
+        self.act(name, handle, |desk, row, slip, _| desk.bury(row, &slip, reason))
+    }
+
+    pub(super) fn cancel(&mut self, name: &MailboxName, id: &MessageId) -> Result<bool> {
+        let Some(id) = blob_of(id) else { return Ok(false) };
+        let cancelled = self.with(name, |desk, row| {
+            let found: Option<Slip> = desk
+                .connection
+                .prepare_cached(
+                    "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_delayed \
+                     WHERE mailbox = ?1 AND id = ?2 AND state = 2 ORDER BY seq LIMIT 1",
+                )?
+                .query_row(params![row.id, &id[..]], slip_of)
+                .optional()?;
+            match found {
+                Some(slip) => desk.remove(row, &slip).map(|()| true),
+                None => Ok(false),
+            }
+        })?;
+        Ok(cancelled.unwrap_or(false))
+    }
+
+    pub(super) fn purge(&mut self, name: &MailboxName) -> Result<u64> {
+        let purged = self.with(name, |desk, row| {
+            let gone = desk.connection.prepare_cached("DELETE FROM message WHERE mailbox = ?1")?.execute([row.id])?;
+            (row.ready, row.delayed, row.leased, row.changed) = (0, 0, 0, true);
+            Ok(gone as u64)
+        })?;
+        Ok(purged.unwrap_or(0))
+    }
+
+    pub(super) fn counts(&mut self, name: &MailboxName) -> Result<Counts> {
+        let counts = self.with(name, |_, row| {
+            let [ready, delayed, leased, dead] =
+                [row.ready, row.delayed, row.leased, row.dead].map(|many| u64::try_from(many).unwrap_or(0));
+            Ok(Counts::new(ready, delayed, leased, dead))
+        })?;
+        Ok(counts.unwrap_or_default())
+    }
+
+    pub(super) fn peek(&mut self, name: &MailboxName, max: usize) -> Result<Vec<Delivery>> {
+        let shown =
+            self.with(name, |desk, row| Ok(desk.read(row, max)?.into_iter().map(|(_, delivery)| delivery).collect()))?;
+        Ok(shown.unwrap_or_default())
+    }
+
+    pub(super) fn dead_letters(&mut self, name: &MailboxName, max: usize) -> Result<Vec<DeadLetter>> {
+        let letters = self.with(name, |desk, row| {
+            let mut statement = desk.connection.prepare_cached(
+                "SELECT id, deliveries, sent_at, body, died_at, reason FROM dead WHERE mailbox = ?1 ORDER BY seq LIMIT ?2",
+            )?;
+            let max = i64::try_from(max).unwrap_or(i64::MAX);
+            let rows = statement.query_map(params![row.id, max], |found| {
+                let id: Vec<u8> = found.get(0)?;
+                let died_at: i64 = found.get(4)?;
+                let reason: String = found.get(5)?;
+                let delivery = delivery(&id, found.get(1)?, found.get(2)?, found.get(3)?, died_at);
+                Ok(DeadLetter::new(delivery, moment(died_at), reason.into()))
+            })?;
+            rows.collect::<Result<Vec<_>>>()
+        })?;
+        Ok(letters.unwrap_or_default())
+    }
+
+    pub(super) fn redrive(&mut self, name: &MailboxName, which: &Redrive) -> Result<u64> {
+        let moved = self.with(name, |desk, row| {
+            let (max, id) = match which {
+                Redrive::UpTo(max) => (i64::try_from(*max).unwrap_or(i64::MAX), None),
+                Redrive::One(id) => match blob_of(id) {
+                    Some(id) => (1, Some(id.to_vec())),
+                    None => return Ok(0),
+                },
+            };
+            let room = row.max_size.map_or(i64::MAX, |most| (most - row.ready - row.delayed - row.leased).max(0));
+            let letters: Vec<(i64, Option<String>)> = {
+                let mut statement = desk.connection.prepare_cached(
+                    "SELECT seq, grp FROM dead WHERE mailbox = ?1 AND (?3 IS NULL OR id = ?3) ORDER BY seq LIMIT ?2",
+                )?;
+                let rows = statement
+                    .query_map(params![row.id, max.min(room), id], |found| Ok((found.get(0)?, found.get(1)?)))?;
+                rows.collect::<Result<_>>()?
+            };
+            for (seq, group) in &letters {
+                row.counter += 1;
+                desk.connection
+                    .prepare_cached(
+                        "INSERT INTO message (mailbox, id, state, ord, sent_at, grp, body) \
+                         SELECT mailbox, id, 0, ?2, sent_at, grp, body FROM dead WHERE seq = ?1",
+                    )?
+                    .execute(params![seq, row.counter])?;
+                let slip =
+                    Slip { seq: desk.connection.last_insert_rowid(), state: -1, deliveries: 0, group: group.clone() };
+                desk.connection.prepare_cached("DELETE FROM dead WHERE seq = ?1")?.execute([seq])?;
+                row.dead -= 1;
+                row.changed = true;
+                desk.join(row, slip)?;
+            }
+            Ok(letters.len() as u64)
+        })?;
+        Ok(moved.unwrap_or(0))
+    }
+
+    pub(super) fn purge_dead_letters(&mut self, name: &MailboxName) -> Result<u64> {
+        let purged = self.with(name, |desk, row| {
+            let gone = desk.connection.prepare_cached("DELETE FROM dead WHERE mailbox = ?1")?.execute([row.id])?;
+            (row.dead, row.changed) = (0, true);
+            Ok(gone as u64)
+        })?;
+        Ok(purged.unwrap_or(0))
+    }
+
+    pub(super) fn delete(&mut self, name: &MailboxName) -> Result<()> {
+        let Some(row) = self.take(name)? else { return Ok(()) };
+        for table in ["message", "dead", "deduplication"] {
+            self.connection.prepare_cached(&format!("DELETE FROM {table} WHERE mailbox = ?1"))?.execute([row.id])?;
+        }
+        self.connection.prepare_cached("DELETE FROM mailbox WHERE id = ?1")?.execute([row.id])?;
+        Ok(())
+    }
+
+    pub(super) fn list(&mut self) -> Result<Vec<(String, String)>> {
+        let mut statement = self.connection.prepare_cached("SELECT prefix, name FROM mailbox ORDER BY prefix, name")?;
+        let rows = statement.query_map([], |found| Ok((found.get(0)?, found.get(1)?)))?;
+        rows.collect()
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        self.connection
+    }
+
+    /// Something outside of mailboxes was written: the moment counts as seen.
+    pub(super) fn touch(&mut self) -> Result<()> {
+        if self.now > self.high_water {
+            self.high_water = self.now;
+            self.connection
+                .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'")?
+                .execute([self.now])?;
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    /// A message leaves a state.
+    fn leave(&mut self, state: i64) {
+        match state {
+            READY | BEHIND => self.ready -= 1,
+            DELAYED | RETURNING => self.delayed -= 1,
+            LEASED => self.leased -= 1,
+            _ => {}
+        }
+    }
+}
+
+fn slip_of(found: &rusqlite::Row<'_>) -> Result<Slip> {
+    Ok(Slip { seq: found.get(0)?, state: found.get(1)?, deliveries: found.get(2)?, group: found.get(3)? })
+}
+
+fn slip(found: &rusqlite::Row<'_>) -> Result<Slip> {
+    slip_of(found)
+}
+
+fn delivery(id: &[u8], deliveries: i64, sent_at: i64, body: Vec<u8>, now: i64) -> Delivery {
+    // A later version is handed on as it is: the codec says that it cannot be read.
+    let (body, content_type, headers) = match wire::decode(body.into()) {
+        Ok(parts) => parts,
+        Err(error) => (bytes::Bytes::new(), crate::codec::ContentType::from(error.to_string().as_str()), None),
+    };
+    Delivery {
+        id: id_of(id),
+        body,
+        content_type,
+        headers,
+        receipt_handle: ReceiptHandle::from_u128(u128::MAX),
+        delivery_count: u32::try_from(deliveries).unwrap_or(u32::MAX),
+        enqueued_at: moment(sent_at),
+        delivered_at: moment(now),
+    }
+}

@@ -1,0 +1,146 @@
+//! Mailboxes in one file, durable, shared by processes. Feature `sqlite`.
+//!
+//! A thread per file does all the work: what is asked for at the same time shares a transaction and one wait for the disk.
+//! Other processes' changes are noticed by a look at the file every 20 ms, while somebody waits.
+
+mod desk;
+mod mailbox;
+mod replies;
+mod schema;
+mod writer;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use self::desk::Stored;
+use self::mailbox::SqliteMailbox;
+use self::replies::SqliteReplyStore;
+pub use self::schema::Synchronous;
+use self::writer::Queue;
+use crate::address::MailboxName;
+use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Outgoing};
+use crate::error::Error;
+use crate::id::MessageId;
+use crate::operation::Answer;
+use crate::reply_store::ReplyStore;
+
+/// Mailboxes in one file. `sqlite://path/to/file.db/mailbox` opens one of them.
+///
+/// ```
+/// use postbox::{Connection, Mailbox, SqliteBackend};
+///
+/// let folder = std::env::temp_dir().join(format!("postbox-doc-{}", std::process::id()));
+/// std::fs::create_dir_all(&folder).unwrap();
+/// let connection = Connection::new(SqliteBackend::open(folder.join("jobs.db"))?);
+/// let jobs: Mailbox<String> = connection.mailbox("jobs")?;
+/// jobs.send(&"survives a power cut".to_string()).blocking()?;
+/// assert_eq!(jobs.receive().blocking()?[0].body, "survives a power cut");
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok::<(), postbox::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct SqliteBackend {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    queue: Arc<Queue>,
+    path: PathBuf,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// Files that are open: two opens of one file share its thread.
+static OPEN: Mutex<Option<HashMap<(PathBuf, Synchronous), Weak<Inner>>>> = Mutex::new(None);
+
+impl SqliteBackend {
+    /// Opens a file, and makes it if there is none. What is sent is on the disk when `send` returns.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] if it cannot be used, with the reason.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path, Synchronous::Full)
+    }
+
+    /// Opens a file with another durability.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] if it cannot be used, with the reason.
+    pub fn open_with(path: impl AsRef<Path>, synchronous: Synchronous) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = open.get_or_insert_default();
+        open.retain(|_, inner| inner.strong_count() > 0);
+        let known = path.canonicalize().ok().and_then(|path| open.get(&(path, synchronous))?.upgrade());
+        if let Some(inner) = known {
+            return Ok(SqliteBackend { inner });
+        }
+        let connection = schema::open(path, synchronous)?;
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let inner = Arc::new(Inner { queue: Queue::start(path.clone(), connection), path: path.clone() });
+        open.insert((path, synchronous), Arc::downgrade(&inner));
+        Ok(SqliteBackend { inner })
+    }
+}
+
+impl fmt::Debug for SqliteBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteBackend").field("path", &self.inner.path).finish()
+    }
+}
+
+impl Backend for SqliteBackend {
+    fn kind(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::generous()
+    }
+
+    fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {
+        Ok(Arc::new(SqliteMailbox::new(Arc::clone(&self.inner), name.clone(), settings.clone())))
+    }
+
+    fn replies(&self) -> Option<Arc<dyn ReplyStore>> {
+        Some(Arc::new(SqliteReplyStore { inner: Arc::clone(&self.inner) }))
+    }
+
+    fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
+        self.inner.queue.ask(|desk| desk.list()).map(|names| {
+            let named = |(prefix, name): (String, String)| {
+                let name = MailboxName::new(&name)?;
+                if prefix.is_empty() { Ok(name) } else { name.with_prefix(&prefix) }
+            };
+            names?.into_iter().map(named).collect()
+        })
+    }
+}
+
+/// Stores a message within somebody else's transaction. Whoever waits notices when it is committed.
+pub(crate) fn send_within(
+    transaction: &rusqlite::Connection,
+    name: &MailboxName,
+    message: &Outgoing,
+) -> Result<MessageId, Error> {
+    let store = || {
+        let mut desk = desk::Desk::open(transaction)?;
+        let stored = desk.send(name, message)?;
+        desk.close()?;
+        Ok(stored)
+    };
+    let path = transaction.path().unwrap_or_default();
+    match store().map_err(|error| schema::explain(Path::new(path), error))? {
+        Stored::Yes(id) => Ok(id),
+        Stored::Full(most) => {
+            Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })
+        }
+        Stored::NotAUuid => Err(Error::invalid("message id", &message.id, "a UUID")),
+    }
+}

@@ -1,0 +1,237 @@
+//! Replies in a file.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension as _, params};
+
+use super::Inner;
+use super::desk::{Desk, moment};
+use super::writer::{Happened, Hub};
+use crate::cancellation::unless;
+use crate::clock::{Sleep, SystemClock};
+use crate::error::Error;
+use crate::id::ReplyId;
+use crate::operation::Answer;
+use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
+
+/// How long an expired entry can still be told from one that never was.
+const GRACE: i64 = 60_000;
+
+const PENDING: i64 = 0;
+const RESOLVED: i64 = 1;
+const CANCELLED: i64 = 2;
+
+pub(super) struct SqliteReplyStore {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl fmt::Debug for SqliteReplyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteReplyStore").field("path", &self.inner.path).finish()
+    }
+}
+
+/// The entry, with its state at the transaction's moment.
+fn read(desk: &Desk<'_>, id: &ReplyId) -> rusqlite::Result<Option<ReplyEntry>> {
+    desk.connection()
+        .prepare_cached(
+            "SELECT state, value, content_type, created_at, expires_at, resolved_at FROM reply WHERE id = ?1",
+        )?
+        .query_row([id.to_string()], |row| {
+            let (state, expires_at): (i64, i64) = (row.get(0)?, row.get(4)?);
+            let state = match state {
+                _ if expires_at <= desk.now => ReplyState::Expired,
+                RESOLVED => ReplyState::Resolved,
+                CANCELLED => ReplyState::Cancelled,
+                _ => ReplyState::Pending,
+            };
+            let body: Option<Vec<u8>> = row.get(1)?;
+            let content_type: Option<String> = row.get(2)?;
+            let value = body.filter(|_| state == ReplyState::Resolved).map(|body| ReplyValue {
+                body: body.into(),
+                content_type: content_type.unwrap_or_default().as_str().into(),
+            });
+            Ok(ReplyEntry {
+                id: id.clone(),
+                value,
+                state,
+                created_at: moment(row.get(3)?).into(),
+                expires_at: moment(expires_at).into(),
+                resolved_at: row.get::<_, Option<i64>>(5)?.map(|at| moment(at).into()),
+            })
+        })
+        .optional()
+}
+
+fn delete(desk: &mut Desk<'_>, id: &ReplyId) -> rusqlite::Result<bool> {
+    desk.touch()?;
+    Ok(desk.connection().prepare_cached("DELETE FROM reply WHERE id = ?1")?.execute([id.to_string()])? > 0)
+}
+
+impl SqliteReplyStore {
+    /// Tells those who wait for an entry, once the change is on the disk.
+    fn told<T: Send + 'static>(&self, id: ReplyId, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
+        let inner = Arc::clone(&self.inner);
+        answer.map(move |result| {
+            if result.is_ok() {
+                inner.queue.replies.wake(&id, u64::MAX);
+            }
+            result
+        })
+    }
+}
+
+/// Somebody waits for an entry, until this is dropped.
+struct Waits {
+    inner: Arc<Inner>,
+    id: ReplyId,
+    hub: Option<Arc<Hub>>,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.inner.queue.end_waiting();
+        if let Some(hub) = self.hub.take() {
+            self.inner.queue.replies.put_back(&self.id, hub);
+        }
+    }
+}
+
+impl ReplyStore for SqliteReplyStore {
+    fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>> {
+        let ttl = i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX / 4);
+        self.inner.queue.ask(move |desk| {
+            // Each new entry clears up to two old ones away, so that the file does not grow without end.
+            desk.connection()
+                .prepare_cached(
+                    "DELETE FROM reply WHERE id IN (SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT 2)",
+                )?
+                .execute([desk.now - GRACE])?;
+            let made = desk
+                .connection()
+                .prepare_cached("INSERT OR IGNORE INTO reply (id, state, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![id.to_string(), PENDING, desk.now, desk.now.saturating_add(ttl)])?;
+            desk.touch()?;
+            Ok(made > 0)
+        })
+    }
+
+    fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>> {
+        let about = id.clone();
+        let answer = self.inner.queue.ask(move |desk| match read(desk, &id)? {
+            Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
+                desk.touch()?;
+                desk.connection()
+                    .prepare_cached(
+                        "UPDATE reply SET state = ?2, value = ?3, content_type = ?4, resolved_at = ?5 WHERE id = ?1",
+                    )?
+                    .execute(params![
+                        id.to_string(),
+                        RESOLVED,
+                        &value.body[..],
+                        value.content_type.as_str(),
+                        desk.now
+                    ])?;
+                Ok(Resolved::Stored)
+            }
+            entry => Ok(Resolved::Refused(entry.map(|entry| entry.state))),
+        });
+        self.told(about, answer)
+    }
+
+    fn cancel(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
+        let about = id.clone();
+        let answer = self.inner.queue.ask(move |desk| match read(desk, &id)? {
+            Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
+                desk.touch()?;
+                desk.connection()
+                    .prepare_cached("UPDATE reply SET state = ?2 WHERE id = ?1")?
+                    .execute(params![id.to_string(), CANCELLED])?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        });
+        self.told(about, answer)
+    }
+
+    fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
+        self.inner.queue.ask(move |desk| read(desk, &id))
+    }
+
+    fn consume(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
+        self.inner.queue.ask(move |desk| {
+            let entry = read(desk, &id)?;
+            if entry.as_ref().is_some_and(|entry| entry.state == ReplyState::Resolved) {
+                delete(desk, &id)?;
+            }
+            Ok(entry)
+        })
+    }
+
+    fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
+        let about = id.clone();
+        let answer = self.inner.queue.ask(move |desk| delete(desk, &id));
+        self.told(about, answer)
+    }
+
+    fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
+        self.inner.queue.ask(move |desk| {
+            let mut statement = desk
+                .connection()
+                .prepare_cached("SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?;
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let rows = statement.query_map([desk.now, limit], |row| row.get::<_, String>(0))?;
+            rows.map(|id| Ok(ReplyId::from(id?))).collect()
+        })
+    }
+
+    fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>> {
+        let inner = Arc::clone(&self.inner);
+        self.scan_expired(limit).then(move |expired| {
+            let expired = match expired {
+                Ok(expired) => expired,
+                Err(error) => return Answer::ready(Err(error)),
+            };
+            let woken = expired.clone();
+            let answer = inner.queue.ask(move |desk| {
+                let mut gone = 0;
+                for id in &expired {
+                    gone += u64::from(delete(desk, id)?);
+                }
+                Ok(gone)
+            });
+            answer.map(move |gone| {
+                woken.iter().for_each(|id| inner.queue.replies.wake(id, u64::MAX));
+                gone
+            })
+        })
+    }
+
+    fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
+        let inner = Arc::clone(&self.inner);
+        Answer::from_future(async move {
+            let clock = SystemClock::shared();
+            let deadline = clock.now().after(wait);
+            inner.queue.begin_waiting();
+            let hub = inner.queue.replies.get(&id);
+            let waits = Waits { inner, id, hub: Some(Arc::clone(&hub)) };
+            loop {
+                let seen = hub.generation();
+                let about = waits.id.clone();
+                let left = waits.inner.queue.ask(move |desk| {
+                    let entry = read(desk, &about)?.filter(|entry| entry.state == ReplyState::Pending);
+                    let now = std::time::SystemTime::from(moment(desk.now));
+                    Ok(entry.map(|entry| entry.expires_at.duration_since(now).unwrap_or_default()))
+                });
+                let Some(left) = left.await? else { return Ok(true) };
+                if clock.now() >= deadline {
+                    return Ok(false);
+                }
+                let next = deadline.min(clock.now().after(left));
+                unless(Sleep::until(Arc::clone(&clock), next), Happened::since(Arc::clone(&hub), seen)).await;
+            }
+        })
+    }
+}

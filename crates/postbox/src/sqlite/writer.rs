@@ -1,0 +1,393 @@
+//! The one thread that uses a file: it gathers what is asked for at the same time into one transaction, and so into one
+//! wait for the disk.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::Hash;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use postbox_core::shared::mailbox::QueueError;
+use postbox_core::{Mailbox as _, ThreadSafe, Ticket, UnboundedMailbox, WaitQueue};
+use rusqlite::Connection;
+
+use super::desk::Desk;
+use super::schema::explain;
+use crate::address::MailboxName;
+use crate::error::Error;
+use crate::id::ReplyId;
+use crate::operation::Answer;
+
+/// How often the file is looked at for what other processes did, while somebody waits.
+const WATCH: Duration = Duration::from_millis(20);
+/// So many operations share a transaction at most.
+const GROUP: usize = 512;
+
+/// Something to do in a transaction.
+trait Job: Send {
+    /// May be called again, if the transaction had to be given up because of another job.
+    fn run(&mut self, desk: &mut Desk<'_>) -> rusqlite::Result<()>;
+    /// The transaction is on the disk, or it failed.
+    fn done(self: Box<Self>, outcome: Result<(), Error>);
+}
+
+struct Task<T, F> {
+    act: F,
+    value: Option<T>,
+    promise: Promise<T>,
+}
+
+impl<T, F> Job for Task<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send,
+{
+    fn run(&mut self, desk: &mut Desk<'_>) -> rusqlite::Result<()> {
+        self.value = Some((self.act)(desk)?);
+        Ok(())
+    }
+
+    fn done(self: Box<Self>, outcome: Result<(), Error>) {
+        let Task { value, promise, .. } = *self;
+        promise.fulfil(outcome.and_then(|()| value.ok_or_else(|| Error::connection("the operation was not done"))));
+    }
+}
+
+/// What the writer and those who ask it share.
+pub(super) struct Queue {
+    jobs: UnboundedMailbox<Box<dyn Job>>,
+    pub(super) mailboxes: Hubs<MailboxName>,
+    pub(super) replies: Hubs<ReplyId>,
+    waiting: AtomicUsize,
+    path: PathBuf,
+}
+
+impl Queue {
+    /// Starts the thread. It ends when the queue is closed.
+    pub(super) fn start(path: PathBuf, connection: Connection) -> Arc<Self> {
+        let queue = Arc::new(Queue {
+            jobs: UnboundedMailbox::new(),
+            mailboxes: Hubs::default(),
+            replies: Hubs::default(),
+            waiting: AtomicUsize::new(0),
+            path,
+        });
+        let own = Arc::clone(&queue);
+        let thread = std::thread::Builder::new().name("postbox-sqlite".into());
+        thread.spawn(move || own.run(connection)).expect("the process can start a thread");
+        queue
+    }
+
+    pub(super) fn close(&self) {
+        self.jobs.close();
+    }
+
+    /// Asks for something. It is on the disk when the answer is there.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<Result<T, Error>> {
+        self.submit(act, None)
+    }
+
+    /// The same; a result that nobody waits for goes to `undelivered`.
+    pub(super) fn ask_or<T: Send + 'static>(
+        &self,
+        act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        undelivered: impl FnOnce(T) + Send + 'static,
+    ) -> Answer<Result<T, Error>> {
+        self.submit(act, Some(Box::new(undelivered)))
+    }
+
+    fn submit<T: Send + 'static>(
+        &self,
+        act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        undelivered: Option<Undelivered<T>>,
+    ) -> Answer<Result<T, Error>> {
+        let (promise, result) = promise(undelivered);
+        let task = Task { act, value: None, promise };
+        if !self.jobs.enqueue(Box::new(task)) {
+            return Answer::ready(Err(Error::connection("the connection to the file is closed")));
+        }
+        Answer::from_future(result)
+    }
+
+    /// Somebody begins to wait for what other processes do.
+    pub(super) fn begin_waiting(&self) {
+        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+            // The thread may sleep without a limit.
+            drop(self.ask(|_| Ok(())));
+        }
+    }
+
+    pub(super) fn end_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn run(&self, connection: Connection) {
+        let version = || connection.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0)).unwrap_or(-1);
+        let (mut seen, mut looked) = (version(), Instant::now());
+        let mut batch: Vec<Box<dyn Job>> = Vec::new();
+        loop {
+            let is_watched = self.waiting.load(Ordering::SeqCst) > 0;
+            let first = if is_watched { self.jobs.recv_timeout(WATCH) } else { self.jobs.recv_blocking() };
+            match first {
+                Ok(job) => {
+                    batch.push(job);
+                    self.jobs.drain_into(&mut batch, GROUP - 1);
+                    self.commit(&connection, std::mem::take(&mut batch));
+                }
+                Err(QueueError::Timeout(_) | QueueError::Empty) => {}
+                Err(_) => break,
+            }
+            if is_watched && looked.elapsed() >= WATCH {
+                looked = Instant::now();
+                let now = version();
+                if now != std::mem::replace(&mut seen, now) {
+                    self.mailboxes.wake_all();
+                    self.replies.wake_all();
+                }
+            }
+        }
+    }
+
+    fn commit(&self, connection: &Connection, mut jobs: Vec<Box<dyn Job>>) {
+        match transaction(connection, &mut jobs) {
+            Ok(news) => self.finish(jobs, news),
+            Err(_) if jobs.len() > 1 => {
+                // One of them spoils it for all: each by itself.
+                for job in jobs {
+                    self.commit(connection, vec![job]);
+                }
+            }
+            Err(error) => {
+                let error = explain(&self.path, error);
+                jobs.into_iter().for_each(|job| job.done(Err(error.clone())));
+            }
+        }
+    }
+
+    fn finish(&self, jobs: Vec<Box<dyn Job>>, news: Vec<(MailboxName, u64)>) {
+        for (name, many) in news {
+            self.mailboxes.wake(&name, many);
+        }
+        jobs.into_iter().for_each(|job| job.done(Ok(())));
+    }
+}
+
+fn transaction(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<Vec<(MailboxName, u64)>> {
+    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let mut work = || {
+        let mut desk = Desk::open(connection)?;
+        for job in jobs.iter_mut() {
+            job.run(&mut desk)?;
+        }
+        let news = desk.close()?;
+        connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(news)
+    };
+    work().inspect_err(|_| {
+        if !connection.is_autocommit() {
+            let _ = connection.execute_batch("ROLLBACK");
+        }
+    })
+}
+
+/// Those who wait, by what they wait for.
+pub(super) struct Hubs<K> {
+    hubs: Mutex<HashMap<K, Arc<Hub>>>,
+}
+
+impl<K> Default for Hubs<K> {
+    fn default() -> Self {
+        Hubs { hubs: Mutex::default() }
+    }
+}
+
+/// Those who wait for one thing. What happens is counted, so that nothing between a look and a wait is missed.
+#[derive(Default)]
+pub(super) struct Hub {
+    generation: AtomicU64,
+    waiting: WaitQueue<ThreadSafe>,
+}
+
+impl Hub {
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+}
+
+impl<K: Clone + Eq + Hash> Hubs<K> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Hub>>> {
+        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self, key: &K) -> Arc<Hub> {
+        Arc::clone(self.lock().entry(key.clone()).or_default())
+    }
+
+    /// Forgets a hub that only the caller has.
+    pub(super) fn put_back(&self, key: &K, hub: Arc<Hub>) {
+        let mut hubs = self.lock();
+        drop(hub);
+        if hubs.get(key).is_some_and(|hub| Arc::strong_count(hub) == 1) {
+            hubs.remove(key);
+        }
+    }
+
+    /// Wakes up to so many of those who wait for one thing.
+    pub(super) fn wake(&self, key: &K, many: u64) {
+        let Some(hub) = self.lock().get(key).cloned() else { return };
+        hub.generation.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..many {
+            match hub.waiting.notify_one() {
+                Some(waker) => waker.wake(),
+                None => break,
+            }
+        }
+    }
+
+    fn wake_all(&self) {
+        let hubs: Vec<Arc<Hub>> = self.lock().values().cloned().collect();
+        for hub in hubs {
+            hub.generation.fetch_add(1, Ordering::SeqCst);
+            hub.waiting.wake_all();
+        }
+    }
+}
+
+/// Ready when something has happened since `seen`.
+pub(super) struct Happened {
+    hub: Arc<Hub>,
+    seen: u64,
+    ticket: Option<Ticket>,
+}
+
+impl Happened {
+    pub(super) const fn since(hub: Arc<Hub>, seen: u64) -> Self {
+        Happened { hub, seen, ticket: None }
+    }
+}
+
+impl Future for Happened {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.hub.generation() == this.seen {
+            // Registered, then looked at again: whoever counts up after this finds the registration.
+            drop(this.hub.waiting.register(&mut this.ticket, context.waker().clone()));
+            if this.hub.generation() == this.seen {
+                return Poll::Pending;
+            }
+        }
+        // It takes the notification with it: it looks at once.
+        drop(this.hub.waiting.remove(&mut this.ticket));
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Happened {
+    fn drop(&mut self) {
+        if self.ticket.is_some()
+            && self.hub.waiting.remove(&mut self.ticket).is_none()
+            && let Some(next) = self.hub.waiting.notify_one()
+        {
+            next.wake();
+        }
+    }
+}
+
+/// The end of an operation that is waited for.
+struct Promise<T>(Arc<Mutex<Slot<T>>>);
+
+/// What becomes of a result that nobody waits for any more.
+type Undelivered<T> = Box<dyn FnOnce(T) + Send>;
+
+struct Slot<T> {
+    value: Option<Result<T, Error>>,
+    waker: Option<Waker>,
+    abandoned: bool,
+    undelivered: Option<Undelivered<T>>,
+}
+
+/// The side that waits.
+struct Fulfilled<T>(Arc<Mutex<Slot<T>>>);
+
+fn promise<T>(undelivered: Option<Undelivered<T>>) -> (Promise<T>, Fulfilled<T>) {
+    let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, abandoned: false, undelivered }));
+    (Promise(Arc::clone(&slot)), Fulfilled(slot))
+}
+
+fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Promise<T> {
+    fn fulfil(&self, value: Result<T, Error>) {
+        let mut slot = lock(&self.0);
+        if slot.abandoned {
+            let undelivered = slot.undelivered.take();
+            drop(slot);
+            if let (Ok(value), Some(undelivered)) = (value, undelivered) {
+                undelivered(value);
+            }
+            return;
+        }
+        slot.value = Some(value);
+        let waker = slot.waker.take();
+        drop(slot);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        let slot = lock(&self.0);
+        let is_open = slot.value.is_none() && !slot.abandoned;
+        drop(slot);
+        if is_open {
+            // The thread ended before it came to this.
+            self.fulfil(Err(Error::connection("the connection to the file is closed")));
+        }
+    }
+}
+
+impl<T> Future for Fulfilled<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = lock(&self.0);
+        match slot.value.take() {
+            Some(value) => {
+                slot.abandoned = true;
+                Poll::Ready(value)
+            }
+            None => {
+                let old = slot.waker.replace(context.waker().clone());
+                drop(slot);
+                drop(old);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Drop for Fulfilled<T> {
+    fn drop(&mut self) {
+        let mut slot = lock(&self.0);
+        slot.abandoned = true;
+        let (value, waker) = (slot.value.take(), slot.waker.take());
+        // If it is still to come, whoever fulfils it will find that nobody waits.
+        let undelivered = if value.is_some() { slot.undelivered.take() } else { None };
+        drop(slot);
+        drop(waker);
+        if let (Some(Ok(value)), Some(undelivered)) = (value, undelivered) {
+            undelivered(value);
+        }
+    }
+}

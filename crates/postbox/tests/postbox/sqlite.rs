@@ -1,0 +1,255 @@
+//! The file: several connections and processes on one, crashes, files that are not ours, the outbox.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use postbox::*;
+use rand::RngExt as _;
+
+fn open<T: 'static, R: 'static>(path: &Path, name: &str) -> Mailbox<T, R> {
+    postbox::open(format!("sqlite://{}/{name}", path.display())).blocking().unwrap()
+}
+
+/// By a connection and a thread of its own, as another process has.
+fn open_apart<T: 'static, R: 'static>(path: &Path, name: &str) -> Mailbox<T, R> {
+    postbox::open(format!("sqlite://{}/{name}?synchronous=normal", path.display())).blocking().unwrap()
+}
+
+#[test]
+fn what_was_sent_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mailbox: Mailbox<u32, u32> = open(&path, "jobs");
+    mailbox.send(&1).attribute("tenant", "a").blocking().unwrap();
+    let reply = mailbox.send_expecting_reply(&2).blocking().unwrap().id().clone();
+    drop(mailbox);
+    let mailbox: Mailbox<u32, u32> = open(&path, "jobs");
+    let messages = mailbox.receive().max_messages(10).blocking().unwrap();
+    assert_eq!((messages[0].body, messages[0].attributes["tenant"].as_str()), (1, "a"));
+    messages[1].reply(&3).blocking().unwrap();
+    assert_eq!(mailbox.reply(reply).wait().blocking().unwrap(), 3);
+}
+
+#[test]
+fn connections_of_one_file_share_leases_and_wake_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let (one, two): (Mailbox<u32, u32>, Mailbox<u32, u32>) = (open(&path, "jobs"), open_apart(&path, "jobs"));
+    let waiting = std::thread::spawn(move || {
+        let message = two.receive().wait_time(Duration::from_secs(30)).blocking().unwrap().remove(0);
+        (message, two)
+    });
+    // It waits by now, or will find the message: either way it gets it.
+    let reply = one.send_expecting_reply(&1).blocking().unwrap();
+    let (message, two) = waiting.join().unwrap();
+    assert!(one.receive().blocking().unwrap().is_empty(), "leased through the other connection");
+    let answered = std::thread::spawn(move || message.reply(&2).blocking().map(|()| two));
+    assert_eq!(reply.wait().timeout(Duration::from_secs(30)).blocking().unwrap(), 2);
+    let two = answered.join().unwrap().unwrap();
+    one.send(&3).blocking().unwrap();
+    let message = two.receive().blocking().unwrap().remove(0);
+    // By the other connection the receipt is as good.
+    one.untyped().typed::<u32, u32, Json>().acknowledge_batch([&message]).blocking().unwrap()[0].clone().unwrap();
+    assert_eq!(two.approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn a_lock_that_another_holds_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mailbox: Mailbox<u32> = open(&path, "jobs");
+    mailbox.create().blocking().unwrap();
+    let holder = rusqlite::Connection::open(&path).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let sending = std::thread::spawn({
+        let mailbox = mailbox.clone();
+        move || mailbox.send(&1).blocking()
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!sending.is_finished());
+    holder.execute_batch("COMMIT").unwrap();
+    sending.join().unwrap().unwrap();
+}
+
+#[test]
+fn concurrent_sends_share_transactions_and_none_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mailbox: Mailbox<u32> = open(&path, "jobs");
+    std::thread::scope(|scope| {
+        for start in 0..8 {
+            let mailbox = &mailbox;
+            scope.spawn(move || {
+                for number in 0..50 {
+                    mailbox.send(&(start * 50 + number)).blocking().unwrap();
+                }
+            });
+        }
+    });
+    let mut seen = BTreeSet::new();
+    while seen.len() < 400 {
+        for message in mailbox.receive().max_messages(100).blocking().unwrap() {
+            assert!(seen.insert(message.body));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_ours_is_refused_and_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |path: &Path| {
+        let error = postbox::open::<u32, (), Json>(format!("sqlite://{}/jobs", path.display())).blocking().unwrap_err();
+        assert!(matches!(error, Error::Connection { transient: false, .. }), "{error:?}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        error.to_string()
+    };
+    let text = folder.path().join("notes.txt");
+    std::fs::write(&text, "not a database, and longer than the header of one is: ".repeat(4)).unwrap();
+    let before = std::fs::read(&text).unwrap();
+    assert!(refused(&text).contains("not a database"));
+    assert_eq!(std::fs::read(&text).unwrap(), before);
+
+    let other = folder.path().join("other.db");
+    let connection = rusqlite::Connection::open(&other).unwrap();
+    connection.execute_batch("CREATE TABLE theirs (x); PRAGMA application_id = 7").unwrap();
+    drop(connection);
+    let before = std::fs::read(&other).unwrap();
+    assert!(refused(&other).contains("another program"));
+    assert_eq!(std::fs::read(&other).unwrap(), before);
+
+    let newer = folder.path().join("newer.db");
+    drop(open::<u32, ()>(&newer, "jobs").create().blocking());
+    let connection = rusqlite::Connection::open(&newer).unwrap();
+    connection.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(connection);
+    assert!(refused(&newer).contains("version 99"));
+
+    assert!(refused(&folder.path().join("no/such/folder/a.db")).contains("folder"));
+    let wrong = postbox::open::<u32, (), Json>("sqlite://a.db/jobs?synchronous=maybe").blocking().unwrap_err();
+    assert!(wrong.to_string().contains("full or normal"));
+}
+
+#[test]
+fn a_transaction_of_ones_own_sends_or_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shop.db");
+    let jobs: Mailbox<u32> = open(&path, "jobs");
+    jobs.create().blocking().unwrap();
+    let mut shop = rusqlite::Connection::open(&path).unwrap();
+    let order = shop.transaction().unwrap();
+    jobs.send(&1).within(&order).unwrap();
+    order.rollback().unwrap();
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
+    // Whoever waits notices the commit.
+    let waiting = std::thread::spawn({
+        let jobs = jobs.clone();
+        move || jobs.receive().wait_time(Duration::from_secs(30)).blocking().unwrap().remove(0).body
+    });
+    let order = shop.transaction().unwrap();
+    jobs.send(&2).within(&order).unwrap();
+    order.commit().unwrap();
+    assert_eq!(waiting.join().unwrap(), 2);
+    let memory: Mailbox<u32> = Connection::new(MemoryBackend::new()).mailbox("jobs").unwrap();
+    let order = shop.transaction().unwrap();
+    assert!(matches!(memory.send(&1).within(&order), Err(Error::Unsupported { .. })));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Crashes: this test starts itself as producers and consumers, and kills them.
+
+/// What a child does, if this process is one.
+#[test]
+fn child_of_the_crash_test() {
+    let Ok(role) = std::env::var("POSTBOX_TEST_ROLE") else { return };
+    let path = std::env::var("POSTBOX_TEST_FILE").unwrap();
+    let mailbox: Mailbox<u64> = open(Path::new(&path), "jobs");
+    let mut out = std::io::stdout();
+    // Each line is written after the operation returned, and before the next one begins.
+    let mut say = |line: String| {
+        out.write_all(line.as_bytes()).unwrap();
+        out.flush().unwrap();
+    };
+    if role == "producer" {
+        loop {
+            let number: u64 = rand::random();
+            mailbox.send(&number).blocking().unwrap();
+            say(format!("\nsent {number}\n"));
+        }
+    }
+    loop {
+        let receive = mailbox.receive().max_messages(5).visibility_timeout(Duration::from_millis(200));
+        for message in receive.wait_time(Duration::from_millis(50)).blocking().unwrap() {
+            say(format!("\ngot {}\n", message.body));
+            if message.acknowledge().blocking().is_ok() {
+                say(format!("\ndone {}\n", message.body));
+            }
+        }
+    }
+}
+
+fn child(role: &str, path: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "sqlite::child_of_the_crash_test", "--nocapture"])
+        .env("POSTBOX_TEST_ROLE", role)
+        .env("POSTBOX_TEST_FILE", path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn nothing_is_lost_when_processes_are_killed() {
+    let rounds: u32 = std::env::var("POSTBOX_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(8);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("crash.db");
+    let (mut sent, mut done) = (BTreeSet::new(), BTreeSet::new());
+    let mut deliveries: BTreeMap<u64, u32> = BTreeMap::new();
+    // A delivery that came after its message was done would be wrong; a line may be lost with its writer, never be early.
+    for _ in 0..rounds {
+        let mut children: Vec<Child> =
+            ["producer", "producer", "consumer", "consumer"].iter().map(|role| child(role, &path)).collect();
+        let pause = Duration::from_millis(rand::rng().random_range(100..400));
+        std::thread::sleep(pause);
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for child in children {
+            for line in BufReader::new(child.stdout.unwrap()).lines().map_while(Result::ok) {
+                let mut words = line.split_whitespace();
+                let (what, number) = (words.next(), words.next().and_then(|number| number.parse::<u64>().ok()));
+                match (what, number) {
+                    (Some("sent"), Some(number)) => drop(sent.insert(number)),
+                    (Some("got"), Some(number)) => *deliveries.entry(number).or_default() += 1,
+                    (Some("done"), Some(number)) => assert!(done.insert(number), "{number} was finished twice"),
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert!(sent.len() > 20 && !done.is_empty(), "{} sent, {} done", sent.len(), done.len());
+    // What is left comes back when its lease ends, and nothing of what is done.
+    let mailbox: Mailbox<u64> = open(&path, "jobs");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut left = BTreeSet::new();
+    while mailbox.approximate_count().blocking().unwrap() > 0 {
+        assert!(Instant::now() < deadline, "messages do not come back");
+        for message in mailbox.receive().max_messages(100).wait_time(Duration::from_secs(1)).blocking().unwrap() {
+            assert!(!done.contains(&message.body), "{} was acknowledged and came back", message.body);
+            left.insert(message.body);
+            message.acknowledge().blocking().unwrap();
+        }
+    }
+    for number in &sent {
+        // A consumer that was killed between its acknowledgement and its line had got it.
+        assert!(done.contains(number) || left.contains(number) || deliveries.contains_key(number), "{number} is lost");
+    }
+    drop(mailbox);
+    let check: String =
+        rusqlite::Connection::open(&path).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(check, "ok");
+}
