@@ -116,6 +116,9 @@ pub use self::worker::{
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 
+/// Waits for any future on this thread.
+pub use postbox_core::wait_for;
+
 /// Layer 1: in-process mailboxes, their traits and futures.
 pub use postbox_core::shared;
 

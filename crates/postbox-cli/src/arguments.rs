@@ -1,0 +1,215 @@
+//! What can be asked of the command.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// One mailbox, from actor to cloud.
+///
+/// Every command works on the mailbox that --url names; without it, on the file postbox.db in the current folder.
+#[derive(Debug, Parser)]
+#[command(name = "postbox", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    /// Which mailbox: memory://NAME, sqlite://FILE/NAME
+    #[arg(short, long, global = true, env = "POSTBOX_URL", default_value = "sqlite://postbox.db/default")]
+    pub(crate) url: String,
+    /// Writes JSON, one object a line, for programs
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Stores a message: the argument, a file, or standard input
+    Send(Send),
+    /// Leases messages and prints them
+    Receive(Receive),
+    /// Sends a request, waits for its reply and prints that
+    Request(Request),
+    /// Runs a program for each message: body on its standard input, standard output is the reply
+    ///
+    /// Exit status 0 finishes the message, 75 or a signal has it tried again, 65 or 78 sends it to the dead letters, any
+    /// other is tried again until the retries are used up.
+    Work(Work),
+    /// Says how many messages are where
+    Stats {
+        /// Again and again, until Ctrl-C
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Shows messages without leasing them
+    Peek {
+        /// At most so many
+        #[arg(long, default_value_t = 10)]
+        max: usize,
+    },
+    /// Removes all messages, but no dead letters
+    Purge,
+    /// Looks after messages that nobody could finish
+    #[command(subcommand)]
+    Dead(Dead),
+    /// Lists the mailboxes of a file or server: --url names it without a mailbox
+    List,
+    /// Moves all messages from one mailbox to another, of any kind; nothing is lost when interrupted
+    Move {
+        /// From here
+        from: String,
+        /// To there
+        to: String,
+        /// At most so many
+        #[arg(long)]
+        max: Option<u64>,
+    },
+    /// Shows what Postbox is for: workers answer requests, one is killed, nothing is lost
+    Demo(Demo),
+    /// Measures send, receive, acknowledge on the mailbox that --url names (a new one is best)
+    Bench {
+        /// So many cycles at a time
+        #[arg(long, default_value_t = 64)]
+        concurrency: usize,
+        /// For so long
+        #[arg(long, default_value = "3s", value_parser = duration)]
+        time: Duration,
+    },
+    /// Prints completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    #[command(hide = true, name = "demo-worker")]
+    DemoWorker,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Send {
+    /// The body; without it, --file or standard input
+    pub(crate) body: Option<String>,
+    /// The body is in this file
+    #[arg(long, conflicts_with = "body")]
+    pub(crate) file: Option<PathBuf>,
+    /// One message per line
+    #[arg(long, conflicts_with = "body")]
+    pub(crate) lines: bool,
+    /// Sends so many lines at a time
+    #[arg(long, default_value_t = 100)]
+    pub(crate) batch: usize,
+    /// Invisible for so long
+    #[arg(long, value_parser = duration)]
+    pub(crate) delay: Option<Duration>,
+    /// Where an answer should go
+    #[arg(long)]
+    pub(crate) reply_to: Option<String>,
+    /// NAME=VALUE, as often as needed
+    #[arg(long, value_parser = attribute)]
+    pub(crate) attribute: Vec<(String, String)>,
+    /// Delivered in order, one at a time, with the others of this group
+    #[arg(long)]
+    pub(crate) group: Option<String>,
+    /// Sends with the same id within five minutes are one
+    #[arg(long, conflicts_with = "lines")]
+    pub(crate) deduplication_id: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Receive {
+    /// At most so many at a time
+    #[arg(long, default_value_t = 1)]
+    pub(crate) max: usize,
+    /// Leased for so long
+    #[arg(long, default_value = "30s", value_parser = duration)]
+    pub(crate) visibility: Duration,
+    /// Waits so long for the first one
+    #[arg(long, default_value = "0s", value_parser = duration)]
+    pub(crate) wait: Duration,
+    /// Acknowledges each message once it is printed
+    #[arg(long)]
+    pub(crate) ack: bool,
+    /// Goes on until Ctrl-C; what is printed is acknowledged, the rest is given back
+    #[arg(long)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Request {
+    /// The body; without it, standard input
+    pub(crate) body: Option<String>,
+    /// Waits so long for the reply
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Work {
+    /// So many programs at a time
+    #[arg(long, default_value_t = 1)]
+    pub(crate) concurrency: usize,
+    /// Messages are leased for so long, and longer while their program runs
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub(crate) visibility: Duration,
+    /// So many attempts, then the dead letters
+    #[arg(long, default_value_t = 5)]
+    pub(crate) retries: u32,
+    /// The first retry comes after so long, each further one after twice the time
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub(crate) backoff: Duration,
+    /// Ends after so many receives
+    #[arg(long)]
+    pub(crate) max_iterations: Option<u64>,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Dead {
+    /// Shows them, oldest first
+    List {
+        /// At most so many
+        #[arg(long, default_value_t = 100)]
+        max: usize,
+    },
+    /// Makes them visible again, oldest first, as if never delivered
+    Redrive {
+        /// At most so many
+        #[arg(long)]
+        max: Option<usize>,
+    },
+    /// Removes them
+    Purge,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// So many requests
+    #[arg(long, default_value_t = 2_000)]
+    pub(crate) requests: u32,
+    /// So many worker processes; one of them is killed
+    #[arg(long, default_value_t = 3)]
+    pub(crate) workers: usize,
+    /// Keeps the file, here
+    #[arg(long)]
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// `500ms`, `2.5s`, `3m`, `1h`, or a number of seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit.trim() {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        other => return Err(format!("unknown unit {other:?}: write 500ms, 2.5s, 3m or 1h")),
+    };
+    let number: f64 = number.parse().map_err(|_| "write 500ms, 2.5s, 3m or 1h".to_string())?;
+    Duration::try_from_secs_f64(number * factor).map_err(|error| error.to_string())
+}
+
+fn attribute(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.into(), value.into()))
+}

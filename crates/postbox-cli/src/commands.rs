@@ -1,0 +1,284 @@
+//! The commands.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::CommandFactory as _;
+use postbox::{Cancellation, Counts, Error};
+use serde_json::json;
+
+use crate::arguments::{Arguments, Command, Dead, Receive, Request, Send};
+use crate::output::{self, Failure};
+use crate::plain::Mailbox;
+use crate::{bench, demo, transfer, work};
+
+pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { url, json, command } = arguments;
+    match command {
+        Command::Send(options) => send(&open(&url)?, options, json),
+        Command::Receive(options) => receive(&open(&url)?, &options, json),
+        Command::Request(options) => request(&open(&url)?, options, json),
+        Command::Work(options) => work::run(&open(&url)?, options, json),
+        Command::Stats { watch } => stats(&open(&url)?, watch, json),
+        Command::Peek { max } => peek(&open(&url)?, max, json),
+        Command::Purge => {
+            let many = open(&url)?.purge().blocking()?;
+            output::line(if json { json!({ "purged": many }).to_string() } else { format!("{many} messages removed") })
+        }
+        Command::Dead(command) => dead(&open(&url)?, &command, json),
+        Command::List => {
+            for name in postbox::connect(url).blocking()?.list().blocking()? {
+                output::line(if json { json!({ "mailbox": name.as_str() }).to_string() } else { name.to_string() })?;
+            }
+            Ok(())
+        }
+        Command::Move { from, to, max } => transfer::run(&open(&from)?, &open(&to)?, max, json),
+        Command::Demo(options) => demo::run(&options, json),
+        Command::DemoWorker => demo::work(&open(&url)?),
+        Command::Bench { concurrency, time } => bench::run(&open(&url)?, concurrency, time, json),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "postbox", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+pub(crate) fn open(url: &str) -> Result<Mailbox, Failure> {
+    Ok(postbox::open(url).blocking()?)
+}
+
+/// Raised by Ctrl-C, and by a request to end.
+pub(crate) fn interrupted() -> Result<Cancellation, Failure> {
+    let (token, raised) = (Cancellation::new(), Cancellation::new());
+    let told = token.clone();
+    ctrlc::set_handler(move || {
+        // The second time it is meant at once.
+        if raised.is_cancelled() {
+            std::process::exit(130);
+        }
+        raised.cancel();
+        told.cancel();
+    })
+    .map_err(|error| Failure::Other(format!("cannot listen for Ctrl-C: {error}")))?;
+    Ok(token)
+}
+
+fn input() -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    let read = std::io::stdin().lock().read_to_end(&mut body);
+    read.map_err(|error| Failure::Other(format!("cannot read standard input: {error}")))?;
+    Ok(body)
+}
+
+fn send(mailbox: &Mailbox, options: Send, json: bool) -> Result<(), Failure> {
+    let body = match (options.body, options.file) {
+        (Some(body), _) => body.into_bytes(),
+        (None, Some(path)) => {
+            std::fs::read(&path).map_err(|error| Failure::Other(format!("cannot read {}: {error}", path.display())))?
+        }
+        (None, None) => input()?,
+    };
+    if !options.lines {
+        let mut send = mailbox.send(&body.into()).delay(options.delay.unwrap_or_default());
+        for (name, value) in options.attribute {
+            send = send.attribute(name, value);
+        }
+        if let Some(address) = options.reply_to {
+            send = send.reply_to(address);
+        }
+        if let Some(group) = options.group {
+            send = send.group(group);
+        }
+        if let Some(id) = options.deduplication_id {
+            send = send.deduplication_id(id);
+        }
+        let id = send.blocking()?;
+        return output::line(if json { json!({ "id": id }).to_string() } else { id.to_string() });
+    }
+    let lines: Vec<Bytes> =
+        body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(Bytes::copy_from_slice).collect();
+    let progress = progress(lines.len() as u64, "sent");
+    let mut sent = 0u64;
+    for batch in lines.chunks(options.batch.clamp(1, mailbox.limits().max_batch)) {
+        let mut send = mailbox.send_batch(batch).delay(options.delay.unwrap_or_default());
+        for (name, value) in &options.attribute {
+            send = send.attribute(name, value);
+        }
+        if let Some(address) = &options.reply_to {
+            send = send.reply_to(address);
+        }
+        if let Some(group) = &options.group {
+            send = send.group(group);
+        }
+        for result in send.blocking()? {
+            result.inspect_err(|_| progress.abandon())?;
+            sent += 1;
+        }
+        progress.set_position(sent);
+    }
+    progress.finish_and_clear();
+    output::line(if json { json!({ "sent": sent }).to_string() } else { format!("{sent} messages sent") })
+}
+
+/// A bar on the terminal; nothing where there is none.
+pub(crate) fn progress(many: u64, what: &'static str) -> indicatif::ProgressBar {
+    let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({per_sec}, {eta} left)");
+    indicatif::ProgressBar::new(many)
+        .with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
+        .with_message(what)
+}
+
+fn show(message: &postbox::Message<Bytes, Bytes, crate::plain::Plain>, json: bool) -> Result<(), Failure> {
+    if !json {
+        return output::bytes(&message.body);
+    }
+    output::line(json!({
+        "id": message.id,
+        "body": output::body(&message.body),
+        "delivery_count": message.delivery_count,
+        "enqueued_at": output::millis(message.enqueued_at),
+        "attributes": message.attributes,
+        "reply_to": message.reply_to,
+        "expects_reply": message.expects_reply(),
+        "receipt_handle": message.receipt_handle,
+    }))
+}
+
+fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failure> {
+    let interrupted = interrupted()?;
+    // Ctrl-C ends a wait at once.
+    let (closing, token) = (mailbox.clone(), interrupted.clone());
+    std::thread::spawn(move || {
+        postbox_wait(token.cancelled());
+        closing.close();
+    });
+    let wait = if options.follow { Duration::from_secs(20).max(options.wait) } else { options.wait };
+    let mut received = 0usize;
+    loop {
+        let receive =
+            mailbox.receive().max_messages(options.max).visibility_timeout(options.visibility).wait_time(wait);
+        let messages = match receive.blocking() {
+            Err(Error::Closed { .. }) => return Ok(()),
+            other => other?,
+        };
+        received += messages.len();
+        for (at, message) in messages.iter().enumerate() {
+            // What was not printed is somebody else's.
+            let shown = if interrupted.is_cancelled() { Err(Failure::Output) } else { show(message, json) };
+            if let Err(failure) = shown {
+                for message in &messages[at..] {
+                    message.nack().blocking()?;
+                }
+                return Err(failure);
+            }
+            if (options.ack || options.follow) && !message.expects_reply() {
+                message.acknowledge().blocking()?;
+            }
+        }
+        if interrupted.is_cancelled() {
+            return Ok(());
+        }
+        if !options.follow {
+            return if received > 0 { Ok(()) } else { Err(Failure::Nothing("there is no message")) };
+        }
+    }
+}
+
+/// Waits on this thread.
+pub(crate) fn postbox_wait<F: Future>(future: F) -> F::Output {
+    postbox::wait_for(future)
+}
+
+fn request(mailbox: &Mailbox, options: Request, json: bool) -> Result<(), Failure> {
+    let body = match options.body {
+        Some(body) => body.into_bytes(),
+        None => input()?,
+    };
+    let request = mailbox.send_expecting_reply(&body.into()).reply_timeout(options.timeout);
+    let reply = request.blocking()?;
+    match reply.wait().timeout(options.timeout).blocking() {
+        Ok(answer) if json => output::line(json!({ "id": reply.id(), "reply": output::body(&answer) })),
+        Ok(answer) => output::bytes(&answer),
+        Err(Error::ReplyTimeout { .. } | Error::ReplyExpired { .. }) => {
+            Err(Failure::Nothing("no reply in time: is a worker running? (postbox work -- COMMAND)"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn stats(mailbox: &Mailbox, watch: bool, json: bool) -> Result<(), Failure> {
+    let interrupted = if watch { Some(interrupted()?) } else { None };
+    let mut before: Option<Counts> = None;
+    loop {
+        let counts = mailbox.counts().blocking()?;
+        if before != Some(counts) || !watch {
+            let mailbox = mailbox.name().as_str();
+            let Counts { ready, delayed, in_flight, dead, .. } = counts;
+            output::line(if json {
+                json!({ "mailbox": mailbox, "ready": ready, "delayed": delayed, "in_flight": in_flight, "dead": dead })
+                    .to_string()
+            } else {
+                format!("{mailbox}: {ready} ready, {delayed} delayed, {in_flight} in flight, {dead} dead")
+            })?;
+        }
+        before = Some(counts);
+        let Some(interrupted) = &interrupted else { return Ok(()) };
+        for _ in 0..10 {
+            if interrupted.is_cancelled() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn peek(mailbox: &Mailbox, max: usize, json: bool) -> Result<(), Failure> {
+    for delivery in mailbox.peek(max).blocking()? {
+        output::line(if json {
+            json!({
+                "id": delivery.id,
+                "body": output::body(&delivery.body),
+                "delivery_count": delivery.delivery_count,
+                "enqueued_at": output::millis(delivery.enqueued_at.into()),
+            })
+            .to_string()
+        } else {
+            format!("{}  {}", delivery.id, output::short(&delivery.body))
+        })?;
+    }
+    Ok(())
+}
+
+fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
+    let dead = mailbox.dead_letters();
+    let (verb, many) = match command {
+        Dead::List { max } => {
+            for letter in dead.list(*max).blocking()? {
+                output::line(if json {
+                    json!({
+                        "id": letter.id,
+                        "body": output::body(&letter.body),
+                        "reason": letter.reason,
+                        "delivery_count": letter.delivery_count,
+                        "enqueued_at": output::millis(letter.enqueued_at),
+                        "died_at": output::millis(letter.died_at),
+                    })
+                    .to_string()
+                } else {
+                    format!(
+                        "{}  {} deliveries  {}  {}",
+                        letter.id,
+                        letter.delivery_count,
+                        letter.reason,
+                        output::short(&letter.body)
+                    )
+                })?;
+            }
+            return Ok(());
+        }
+        Dead::Redrive { max } => ("redriven", dead.redrive(max.unwrap_or(usize::MAX)).blocking()?),
+        Dead::Purge => ("purged", dead.purge().blocking()?),
+    };
+    output::line(if json { json!({ verb: many }).to_string() } else { format!("{many} dead letters {verb}") })
+}

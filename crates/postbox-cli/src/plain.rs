@@ -1,0 +1,31 @@
+//! Bodies as they are.
+
+use bytes::Bytes;
+use postbox::{Codec, CodecError, ContentType, Decode, Encode};
+
+/// Bytes as they are, without a mark of what they are: whoever receives them reads them by its own codec.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain;
+
+impl Codec for Plain {
+    const CONTENT_TYPE: ContentType = ContentType::Unmarked;
+
+    fn reads(_: &ContentType) -> bool {
+        true
+    }
+}
+
+impl Encode<Bytes> for Plain {
+    fn encode(value: &Bytes) -> Result<Bytes, CodecError> {
+        Ok(value.clone())
+    }
+}
+
+impl Decode<Bytes> for Plain {
+    fn decode(body: &Bytes) -> Result<Bytes, CodecError> {
+        Ok(body.clone())
+    }
+}
+
+/// The mailboxes of this program.
+pub(crate) type Mailbox = postbox::Mailbox<Bytes, Bytes, Plain>;

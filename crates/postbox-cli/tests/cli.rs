@@ -1,0 +1,151 @@
+//! The real program, on files of its own.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn postbox(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postbox"));
+    command.current_dir(folder).env_remove("POSTBOX_URL").stdin(Stdio::null());
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    postbox(folder).args(arguments).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The standard output of a command that must succeed.
+fn ok(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", err(&output));
+    out(&output)
+}
+
+fn piped(folder: &Path, arguments: &[&str], input: &str) -> Output {
+    let mut child = postbox(folder)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn send_receive_and_stats() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = ok(folder.path(), &["send", "hello", "--attribute", "tenant=a"]);
+    assert!(folder.path().join("postbox.db").exists(), "the default is a file here");
+    let message: serde_json::Value = serde_json::from_str(&ok(folder.path(), &["receive", "--json", "--ack"])).unwrap();
+    assert_eq!((message["id"].as_str().unwrap(), message["body"].as_str()), (id.trim(), Some("hello")));
+    assert_eq!((message["attributes"]["tenant"].as_str(), message["delivery_count"].as_u64()), (Some("a"), Some(1)));
+    let empty = run(folder.path(), &["receive"]);
+    assert_eq!((empty.status.code(), err(&empty).as_str()), (Some(3), "postbox: there is no message\n"));
+    assert_eq!(out(&piped(folder.path(), &["send", "--lines", "--batch", "3"], "1\n2\n\n3\n4\n")), "4 messages sent\n");
+    assert_eq!(ok(folder.path(), &["stats"]), "default: 4 ready, 0 delayed, 0 in flight, 0 dead\n");
+    assert_eq!(ok(folder.path(), &["peek", "--max", "2"]).lines().count(), 2);
+    assert_eq!(ok(folder.path(), &["receive", "--max", "3"]), "1\n2\n3\n");
+    assert_eq!(ok(folder.path(), &["purge", "--json"]), "{\"purged\":4}\n");
+}
+
+#[test]
+fn a_program_answers_requests_and_its_status_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = ["--url", "sqlite://jobs.db/jobs"];
+    let mut worker = postbox(folder.path())
+        .args(url)
+        .args(["work", "--max-iterations", "1", "--", "tr", "a-z", "A-Z"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let reply = run(folder.path(), &[&url[..], &["request", "shout", "--timeout", "30s"]].concat());
+    assert_eq!(out(&reply), "SHOUT\n");
+    worker.wait().unwrap();
+
+    for body in ["good", "wrong", "flaky"] {
+        ok(folder.path(), &[&url[..], &["send", body]].concat());
+    }
+    let script = r#"read -r x || true; case "$x" in good) exit 0;; wrong) exit 65;; *) exit 1;; esac"#;
+    let arguments =
+        ["work", "--max-iterations", "4", "--retries", "2", "--backoff", "10ms", "--json", "--", "sh", "-c", script];
+    let report: serde_json::Value = serde_json::from_str(&ok(folder.path(), &[&url[..], &arguments].concat())).unwrap();
+    assert_eq!(
+        (report["succeeded"].as_u64(), report["dead_lettered"].as_u64(), report["retried"].as_u64()),
+        (Some(1), Some(2), Some(1))
+    );
+    let dead = ok(folder.path(), &[&url[..], &["dead", "list"]].concat());
+    assert!(dead.contains("exit status 65") && dead.contains("2 deliveries"), "{dead}");
+    assert_eq!(
+        ok(folder.path(), &[&url[..], &["dead", "redrive", "--max", "1"]].concat()),
+        "1 dead letters redriven\n"
+    );
+    assert_eq!(ok(folder.path(), &[&url[..], &["dead", "purge"]].concat()), "1 dead letters purged\n");
+}
+
+#[test]
+fn messages_are_moved_between_files() {
+    let folder = tempfile::tempdir().unwrap();
+    piped(folder.path(), &["send", "--lines"], &(0..250).map(|number| format!("{number}\n")).collect::<String>());
+    let (from, to) = ("sqlite://postbox.db/default", "sqlite://other.db/archive");
+    assert_eq!(ok(folder.path(), &["move", from, to, "--max", "100"]), "100 messages moved\n");
+    assert_eq!(ok(folder.path(), &["move", from, to]), "150 messages moved\n");
+    let all = ok(folder.path(), &["--url", to, "receive", "--max", "1000"]);
+    assert_eq!(all.lines().map(|line| line.parse::<u32>().unwrap()).collect::<Vec<_>>(), (0..250).collect::<Vec<_>>());
+    assert_eq!(ok(folder.path(), &["--url", "sqlite://other.db", "list"]), "archive\n");
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = run(folder.path(), &["--url", "gopher://x", "stats"]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(err(&bad).contains("sqlite://file.db/name"), "{}", err(&bad));
+    let json = run(folder.path(), &["--url", "gopher://x", "stats", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(err(&json).trim()).unwrap();
+    assert_eq!((error["error"].as_str(), error["transient"].as_bool()), (Some("resolution"), Some(false)));
+    assert_eq!(run(folder.path(), &["send", "x", "--delay", "soon"]).status.code(), Some(2));
+    assert!(err(&run(folder.path(), &["send", "x", "--delay", "5 days"])).contains("write 500ms"));
+    assert!(ok(folder.path(), &["--help"]).contains("demo"));
+    assert!(ok(folder.path(), &["completions", "bash"]).contains("postbox"));
+}
+
+#[test]
+fn interrupted_it_gives_back_what_it_leased() {
+    let folder = tempfile::tempdir().unwrap();
+    piped(folder.path(), &["send", "--lines"], "1\n2\n3\n");
+    let mut worker = postbox(folder.path())
+        .args(["work", "--concurrency", "1", "--", "sh", "-c", "cat > /dev/null; echo started >> log; sleep 1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first program runs.
+    while !folder.path().join("log").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let killed = Command::new("kill").args(["-INT", &worker.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert!(worker.wait().unwrap().success());
+    // What ran is finished, what did not is there for others.
+    assert_eq!(ok(folder.path(), &["stats"]), "default: 2 ready, 0 delayed, 0 in flight, 0 dead\n");
+}
+
+#[test]
+fn the_demo_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = ok(folder.path(), &["demo", "--requests", "600", "--workers", "2", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(
+        (report["lost"].as_i64(), report["answered"].as_u64(), report["dead_lettered"].as_u64()),
+        (Some(0), Some(599), Some(1))
+    );
+}
