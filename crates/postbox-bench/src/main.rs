@@ -6,6 +6,7 @@ mod allocator;
 mod core;
 mod memory;
 mod report;
+mod sqlite;
 
 use report::Settings;
 
@@ -13,7 +14,7 @@ use report::Settings;
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT]
-suites: core, memory
+suites: core, memory, sqlite
   --json       one JSON line per measurement
   --quick      fewer messages and rounds: shows that all works, not how fast
   --only TEXT  only the scenarios whose name contains TEXT";
@@ -30,6 +31,7 @@ fn main() {
             "--help" | "-h" => return println!("{USAGE}"),
             "core" => suites.push(core::run as fn(&Settings)),
             "memory" => suites.push(memory::run),
+            "sqlite" => suites.push(sqlite::run),
             other => fail(&format!("unknown suite or option '{other}'")),
         }
     }

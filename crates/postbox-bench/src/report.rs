@@ -71,7 +71,7 @@ pub(crate) fn measure(
         }
     }
     let best_peer = (0..contenders.len())
-        .filter(|&index| !contenders[index].system.starts_with(OURS))
+        .filter(|&index| !contenders[index].system.starts_with(OURS) && !contenders[index].system.starts_with("limit-"))
         .max_by(|&a, &b| median(&rates[a]).total_cmp(&median(&rates[b])));
     for (index, contender) in contenders.iter().enumerate() {
         let ours = contender.system.starts_with(OURS);

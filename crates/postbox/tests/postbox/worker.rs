@@ -159,8 +159,9 @@ fn rest<T, R>(mailbox: &FakeMailbox<T, R>) {
     }
 }
 
-/// Advances the clock step by step, and waits each time until the loop has extended the lease.
-fn keep_alive_for(mailbox: &FakeMailbox<u32, u32>, dispatcher: &Dispatcher, steps: usize, step: Duration) {
+/// Advances the clock by a third of a lease, again and again, and waits each time until the loop has extended it. That is
+/// when it is due, so there is one extension for each step.
+fn keep_alive_for(mailbox: &FakeMailbox<u32, u32>, dispatcher: &Dispatcher, steps: usize, third: Duration) {
     let (extended, extensions) = mpsc::channel();
     let _subscription = dispatcher.subscribe(move |event: &MailboxEvent| {
         if matches!(event, MailboxEvent::Extended { .. }) {
@@ -169,7 +170,7 @@ fn keep_alive_for(mailbox: &FakeMailbox<u32, u32>, dispatcher: &Dispatcher, step
     });
     for _ in 0..steps {
         rest(mailbox);
-        mailbox.advance(step);
+        mailbox.advance(third);
         extensions.recv().unwrap();
     }
     rest(mailbox);
@@ -185,7 +186,7 @@ fn a_lease_is_kept_alive_while_its_handler_runs() {
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     let context = starts.recv().unwrap();
     // Ten times as long as the lease was for.
-    keep_alive_for(&mailbox, &dispatcher, 20, seconds(15));
+    keep_alive_for(&mailbox, &dispatcher, 30, seconds(10));
     assert!(mailbox.receive().blocking().unwrap().is_empty(), "nobody else has it");
     assert!(!context.cancellation().is_cancelled());
     release.cancel();
@@ -203,8 +204,8 @@ fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
         Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_lease(seconds(60)).max_iterations(1);
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     let context = starts.recv().unwrap();
-    keep_alive_for(&mailbox, &dispatcher, 3, seconds(15));
-    mailbox.advance(seconds(15));
+    keep_alive_for(&mailbox, &dispatcher, 5, seconds(10));
+    mailbox.advance(seconds(10));
     postbox_core::wait_for(context.cancellation().cancelled());
     // From the cap on the message belongs to others.
     assert_eq!(mailbox.receive().blocking().unwrap()[0].delivery_count, 2);
