@@ -1,0 +1,179 @@
+//! Suite `sqlite`: durable mailboxes in a file, against a bare loop of statements, and beside what the disk can do.
+//!
+//! A cycle is one message sent, received and acknowledged. The bare loop does it in three transactions of its own and knows
+//! no leases that end, no counts, no order of what comes back.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use postbox::rusqlite::{Connection as Sqlite, params};
+use postbox::{Connection, Mailbox, Raw, SqliteBackend, Synchronous};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::report::{Contender, Settings, measure};
+
+const SUITE: &str = "sqlite";
+const BODY: &[u8] = &[b'x'; 64];
+
+type Jobs = Mailbox<Bytes, (), Raw>;
+
+/// Runs the whole suite, on the disk of the current folder.
+pub(crate) fn run(settings: &Settings) {
+    let folder = Folder::new();
+    let levels = [("full", Synchronous::Full), ("normal", Synchronous::Normal)];
+    let deep = if settings.quick { 2_000 } else { 1_000_000 };
+    for (level, synchronous) in levels {
+        for depth in [0, deep] {
+            for (tasks, batch, operations) in [(1, 1, 1_000), (64, 1, 3_200), (1, 10, 4_000), (1, 100, 20_000)] {
+                // A deep file takes long to fill: once per level.
+                if depth > 0 && (tasks, batch) != (1, 1) {
+                    continue;
+                }
+                let scenario = format!("cycle/{level}/tasks-{tasks}/batch-{batch}/depth-{depth}");
+                if !settings.includes(&scenario) {
+                    continue;
+                }
+                let mut contenders = vec![ours(&folder, synchronous, tasks, batch, depth)];
+                if tasks == 1 || depth == 0 {
+                    contenders.push(bare(&folder, level, batch, depth));
+                }
+                if level == "full" {
+                    contenders.push(disk(&folder));
+                }
+                measure(settings, SUITE, &scenario, operations, contenders);
+            }
+        }
+    }
+}
+
+/// A folder that goes with the run.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = PathBuf::from(format!("postbox-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the current folder can be written to");
+        Folder(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        self.0.join(format!("{}.db", NUMBER.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).build().expect("a runtime")
+}
+
+async fn cycles(jobs: Jobs, batch: usize, cycles: usize) {
+    let body = Bytes::from_static(BODY);
+    let bodies = vec![body.clone(); batch];
+    for _ in 0..cycles.div_ceil(batch) {
+        if batch == 1 {
+            jobs.send(&body).await.expect("sent");
+            for message in jobs.receive().await.expect("received") {
+                message.acknowledge().await.expect("acknowledged");
+            }
+        } else {
+            jobs.send_batch(&bodies).await.expect("sent");
+            let messages = jobs.receive().max_messages(batch).await.expect("received");
+            jobs.acknowledge_batch(&messages).await.expect("acknowledged");
+        }
+    }
+}
+
+fn ours(folder: &Folder, synchronous: Synchronous, tasks: usize, batch: usize, depth: usize) -> Contender<'static> {
+    let backend = SqliteBackend::open_with(folder.file(), synchronous).expect("a file");
+    let jobs: Jobs = Connection::new(backend).mailbox("jobs").expect("a mailbox");
+    let runtime = runtime();
+    let fill = vec![Bytes::from_static(BODY); 1_000];
+    for _ in 0..depth.div_ceil(1_000) {
+        jobs.send_batch(&fill).blocking().expect("filled");
+    }
+    Contender::new("postbox", move |operations| {
+        let start = Instant::now();
+        let running: Vec<_> =
+            (0..tasks).map(|_| runtime.spawn(cycles(jobs.clone(), batch, operations / tasks))).collect();
+        runtime.block_on(async {
+            for task in running {
+                task.await.expect("a task");
+            }
+        });
+        start.elapsed()
+    })
+}
+
+/// One connection, one statement after the other: what a program writes that needs a queue by tomorrow.
+fn bare(folder: &Folder, level: &str, batch: usize, depth: usize) -> Contender<'static> {
+    let mut file = open_bare(&folder.file(), level);
+    let transaction = file.transaction().expect("a transaction");
+    for _ in 0..depth {
+        transaction.prepare_cached("INSERT INTO queue (body) VALUES (?1)").unwrap().execute([BODY]).unwrap();
+    }
+    transaction.commit().expect("filled");
+    Contender::new("bare-rusqlite", move |operations| {
+        let start = Instant::now();
+        for _ in 0..operations.div_ceil(batch) {
+            let sending = file.transaction().expect("a transaction");
+            for _ in 0..batch {
+                sending.prepare_cached("INSERT INTO queue (body) VALUES (?1)").unwrap().execute([BODY]).unwrap();
+            }
+            sending.commit().expect("sent");
+            let receiving = file.transaction().expect("a transaction");
+            let mut taken: Vec<i64> = Vec::new();
+            {
+                let mut select = receiving
+                    .prepare_cached("SELECT id, body FROM queue WHERE leased = 0 ORDER BY id LIMIT ?1")
+                    .unwrap();
+                let rows =
+                    select.query_map([batch as i64], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)));
+                taken.extend(rows.unwrap().map(|row| row.unwrap().0));
+                let mut lease =
+                    receiving.prepare_cached("UPDATE queue SET leased = 1, until = ?2 WHERE id = ?1").unwrap();
+                taken.iter().for_each(|id| assert_eq!(lease.execute(params![id, 1]).unwrap(), 1));
+            }
+            receiving.commit().expect("received");
+            let finishing = file.transaction().expect("a transaction");
+            for id in taken {
+                finishing.prepare_cached("DELETE FROM queue WHERE id = ?1").unwrap().execute([id]).unwrap();
+            }
+            finishing.commit().expect("acknowledged");
+        }
+        start.elapsed()
+    })
+}
+
+fn open_bare(path: &Path, level: &str) -> Sqlite {
+    let file = Sqlite::open(path).expect("a file");
+    let tables =
+        "CREATE TABLE queue (id INTEGER PRIMARY KEY, leased INTEGER NOT NULL DEFAULT 0, until INTEGER, body BLOB);
+        CREATE INDEX ready ON queue (id) WHERE leased = 0;";
+    file.execute_batch(&format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = {level}; {tables}")).expect("tables");
+    file
+}
+
+/// The limit of everything that is durable one by one: how often the disk confirms a write of a page.
+fn disk(folder: &Folder) -> Contender<'static> {
+    let mut file = File::create(folder.file()).expect("a file");
+    Contender::new("limit-fdatasync", move |operations| {
+        // As many as tell the rate, not as many as there are cycles.
+        let syncs = operations.min(500);
+        let start = Instant::now();
+        for _ in 0..syncs {
+            file.write_all(&[1; 4096]).expect("written");
+            file.sync_data().expect("synced");
+        }
+        start.elapsed().mul_f64(operations as f64 / syncs as f64).max(Duration::from_nanos(1))
+    })
+}
