@@ -140,6 +140,23 @@ fn interrupted_it_gives_back_what_it_leased() {
 }
 
 #[test]
+fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), &["send", "first"]);
+    let mut following = postbox(folder.path()).args(["receive", "--follow"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(following.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "first");
+    // A message of another process wakes it.
+    ok(folder.path(), &["send", "second"]);
+    assert_eq!(lines.next().unwrap().unwrap(), "second");
+    let killed = Command::new("kill").args(["-INT", &following.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert!(following.wait().unwrap().success());
+    assert_eq!(ok(folder.path(), &["send", "third"]).lines().count(), 1);
+    assert_eq!(ok(folder.path(), &["receive", "--ack"]), "third\n");
+}
+
+#[test]
 fn the_demo_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let report = ok(folder.path(), &["demo", "--requests", "600", "--workers", "2", "--json"]);

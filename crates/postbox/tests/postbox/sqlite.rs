@@ -133,6 +133,34 @@ fn a_file_that_is_not_ours_is_refused_and_not_touched() {
 }
 
 #[test]
+fn a_damaged_file_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mailbox: Mailbox<String> = open(&path, "jobs");
+    for _ in 0..20 {
+        mailbox.send(&"x".repeat(4000)).blocking().unwrap();
+    }
+    drop(mailbox);
+    // The last connection is gone when its thread has ended: then everything is in the one file.
+    let wal = folder.path().join("a.db-wal");
+    while wal.exists() {
+        std::thread::yield_now();
+    }
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[4096..].fill(0xa5);
+    std::fs::write(&path, bytes).unwrap();
+    let result = postbox::open::<String, (), Json>(format!("sqlite://{}/jobs", path.display()))
+        .blocking()
+        .and_then(|mailbox| mailbox.receive().blocking());
+    match result {
+        Err(error @ Error::Connection { transient: false, .. }) => {
+            assert!(error.to_string().contains("damaged"), "{error}")
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_transaction_of_ones_own_sends_or_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shop.db");
