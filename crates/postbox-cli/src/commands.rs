@@ -150,7 +150,7 @@ fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failu
     // Ctrl-C ends a wait at once.
     let (closing, token) = (mailbox.clone(), interrupted.clone());
     std::thread::spawn(move || {
-        postbox_wait(token.cancelled());
+        postbox::wait_for(token.cancelled());
         closing.close();
     });
     let wait = if options.follow { Duration::from_secs(20).max(options.wait) } else { options.wait };
@@ -183,11 +183,6 @@ fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failu
             return if received > 0 { Ok(()) } else { Err(Failure::Nothing("there is no message")) };
         }
     }
-}
-
-/// Waits on this thread.
-pub(crate) fn postbox_wait<F: Future>(future: F) -> F::Output {
-    postbox::wait_for(future)
 }
 
 fn request(mailbox: &Mailbox, options: Request, json: bool) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use postbox::{Backoff, Context, HandlerError};
 use serde_json::json;
 
 use crate::arguments::Work;
-use crate::commands::{interrupted, postbox_wait};
+use crate::commands::interrupted;
 use crate::output::{self, Failure};
 use crate::plain::Mailbox;
 
@@ -44,7 +44,7 @@ pub(crate) fn run(mailbox: &Mailbox, options: Work, json: bool) -> Result<(), Fa
     }
     let handle = worker.handle();
     std::thread::spawn(move || {
-        postbox_wait(interrupted.cancelled());
+        postbox::wait_for(interrupted.cancelled());
         handle.shutdown();
     });
     let report = worker.run().blocking()?;

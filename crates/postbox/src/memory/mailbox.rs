@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// How long it stays, if nobody uses it.
-    pub(super) fn rests_until(&self, now: Moment) -> Option<Rest> {
+    pub(super) fn rests_until(&self, now: Moment) -> Rest {
         let mut state = self.lock();
         self.absorb(&mut state);
         state.ledger.advance(now.as_nanos());
@@ -166,7 +166,7 @@ impl Store {
         };
         drop(state);
         drop(discarded);
-        Some(rest)
+        rest
     }
 
     fn lock(&self) -> Guard<'_, State> {

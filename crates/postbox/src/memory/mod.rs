@@ -93,11 +93,11 @@ impl Space {
     ) -> (Option<Arc<Store>>, Option<Moment>) {
         // Another store may have the name by now.
         let is_known = stores.get(store.name()).is_some_and(|known| Arc::ptr_eq(known, store));
-        let next = if is_known && store.is_abandoned() { store.rests_until(self.clock.now()) } else { None };
-        match next {
-            Some(Rest::Over) => (stores.remove(store.name()), None),
-            Some(Rest::Until(next)) => (None, Some(next)),
-            _ => {
+        let rest = if is_known && store.is_abandoned() { store.rests_until(self.clock.now()) } else { Rest::Endless };
+        match rest {
+            Rest::Over => (stores.remove(store.name()), None),
+            Rest::Until(next) => (None, Some(next)),
+            Rest::Endless => {
                 // Looked at again when it is abandoned again.
                 store.end_tidying();
                 (None, None)

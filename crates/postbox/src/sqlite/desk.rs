@@ -197,7 +197,7 @@ impl<'a> Desk<'a> {
                     "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_due \
                      WHERE mailbox = ?1 AND state >= 2 AND due <= ?2 ORDER BY due, ord LIMIT 256",
                 )?;
-                let slips = statement.query_map(params![row.id, self.now], slip)?;
+                let slips = statement.query_map(params![row.id, self.now], slip_of)?;
                 slips.collect::<Result<_>>()?
             };
             if due.is_empty() {
@@ -218,7 +218,7 @@ impl<'a> Desk<'a> {
                      WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 AND expires_at <= ?2 \
                      ORDER BY expires_at, seq LIMIT 1",
                 )?;
-                let slips = statement.query_map(params![row.id, self.now], slip)?;
+                let slips = statement.query_map(params![row.id, self.now], slip_of)?;
                 slips.collect::<Result<_>>()?
             };
             let Some(slip) = expired.into_iter().next() else { break };
@@ -663,10 +663,6 @@ impl Row {
 
 fn slip_of(found: &rusqlite::Row<'_>) -> Result<Slip> {
     Ok(Slip { seq: found.get(0)?, state: found.get(1)?, deliveries: found.get(2)?, group: found.get(3)? })
-}
-
-fn slip(found: &rusqlite::Row<'_>) -> Result<Slip> {
-    slip_of(found)
 }
 
 fn delivery(id: &[u8], deliveries: i64, sent_at: i64, body: Vec<u8>, now: i64) -> Delivery {

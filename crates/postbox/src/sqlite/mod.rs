@@ -35,8 +35,8 @@ use crate::reply_store::ReplyStore;
 /// std::fs::create_dir_all(&folder).unwrap();
 /// let connection = Connection::new(SqliteBackend::open(folder.join("jobs.db"))?);
 /// let jobs: Mailbox<String> = connection.mailbox("jobs")?;
-/// jobs.send(&"survives a power cut".to_string()).blocking()?;
-/// assert_eq!(jobs.receive().blocking()?[0].body, "survives a power cut");
+/// jobs.send(&"survives a restart".to_string()).blocking()?;
+/// assert_eq!(jobs.receive().blocking()?[0].body, "survives a restart");
 /// # std::fs::remove_dir_all(&folder).unwrap();
 /// # Ok::<(), postbox::Error>(())
 /// ```

@@ -62,7 +62,7 @@ INSERT INTO meta VALUES ('high_water', 0);
 /// How sure a `send` that returned is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Synchronous {
-    /// On the disk: it survives a power cut.
+    /// Synced to the disk, by SQLite's `synchronous = FULL`.
     #[default]
     Full,
     /// With the system: it survives the end of the process, and the file stays whole in a power cut, which may take the

@@ -444,3 +444,28 @@ fn a_stream_rests_between_failures() {
     mailbox.advance(Duration::from_secs(1));
     assert!(matches!(wrong.as_mut().poll_next(&mut context), std::task::Poll::Ready(None)), "it will not get better");
 }
+
+#[test]
+fn the_defaults_of_a_mailbox_are_those_of_the_specification() {
+    let mailbox: testing::FakeMailbox<u32, u32> = testing::FakeMailbox::new();
+    let second = Duration::from_secs(1);
+    // No wait, one message, visible again after 30 seconds.
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    mailbox.send_batch(&[1, 2]).blocking().unwrap();
+    let messages = mailbox.receive().blocking().unwrap();
+    assert_eq!(messages.len(), 1);
+    mailbox.advance(30 * second - Duration::from_nanos(1));
+    assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 1);
+    mailbox.advance(Duration::from_nanos(1));
+    assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(2, 0, 0, 0));
+    // A nack is at once.
+    mailbox.receive().blocking().unwrap()[0].nack().blocking().unwrap();
+    assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(2, 0, 0, 0));
+    // A reply is awaited for 300 seconds.
+    let reply = mailbox.send_expecting_reply(&3).blocking().unwrap();
+    mailbox.advance(300 * second - Duration::from_nanos(1));
+    assert_eq!(reply.poll().blocking().unwrap(), None);
+    mailbox.advance(Duration::from_nanos(1));
+    assert!(matches!(reply.poll().blocking(), Err(Error::ReplyExpired { .. })));
+    assert_eq!(SCAN_LIMIT, 100);
+}
