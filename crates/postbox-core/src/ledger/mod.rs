@@ -222,6 +222,22 @@ const fn whole([high, low]: [u64; 2]) -> u128 {
 }
 
 impl<M> Slot<M> {
+    /// Never delivered, and in no list yet.
+    fn new(id: u128, message: M, sent_at: u64, extras: Option<Box<Extras>>) -> Self {
+        Slot {
+            message,
+            id: halves(id),
+            sent_at,
+            number: 0,
+            deliveries: 0,
+            place: NONE,
+            prev: NONE,
+            next: NONE,
+            state: State::Loose,
+            extras,
+        }
+    }
+
     fn group(&self) -> Option<&Arc<str>> {
         self.extras.as_ref()?.group.as_ref()
     }
@@ -351,18 +367,7 @@ impl<M> Ledger<M> {
             let group = posting.group.map(|name| self.groups.name(name));
             Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.counter })
         });
-        let slot = self.slots.insert(Slot {
-            message: posting.message,
-            id: halves(posting.id),
-            sent_at: now,
-            number: 0,
-            deliveries: 0,
-            place: NONE,
-            prev: NONE,
-            next: NONE,
-            state: State::Loose,
-            extras,
-        });
+        let slot = self.slots.insert(Slot::new(posting.id, posting.message, now, extras));
         if posting.visible_at > now {
             // Of two with one id the first is the one that can be cancelled.
             self.cancellable.entry(posting.id).or_insert(slot);
@@ -378,18 +383,7 @@ impl<M> Ledger<M> {
     /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now.
     pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
         let sent_at = self.advance(sent_at);
-        let slot = self.slots.insert(Slot {
-            message,
-            id: halves(id),
-            sent_at,
-            number: 0,
-            deliveries: 0,
-            place: NONE,
-            prev: NONE,
-            next: NONE,
-            state: State::Loose,
-            extras: None,
-        });
+        let slot = self.slots.insert(Slot::new(id, message, sent_at, None));
         self.surface(slot);
     }
 
@@ -782,18 +776,7 @@ impl<M> Ledger<M> {
         self.counter += 1;
         let arrival = self.counter;
         let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival }));
-        let slot = self.slots.insert(Slot {
-            message: dead.message,
-            id: halves(dead.id),
-            sent_at: dead.sent_at,
-            number: 0,
-            deliveries: 0,
-            place: NONE,
-            prev: NONE,
-            next: NONE,
-            state: State::Loose,
-            extras,
-        });
+        let slot = self.slots.insert(Slot::new(dead.id, dead.message, dead.sent_at, extras));
         self.join(slot);
     }
 }
