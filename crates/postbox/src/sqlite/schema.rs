@@ -78,10 +78,11 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
     // A lock is waited for, however long another process holds it.
     connection.busy_handler(Some(wait)).map_err(failed)?;
     let read = |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
-    let (application, version) = (read("application_id").map_err(failed)?, read("user_version").map_err(failed)?);
+    // Tables first: another process may make the file at this moment, and it sets all of these at once.
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
-    let is_new = application == 0 && version == 0 && tables == 0;
+    let (application, version) = (read("application_id").map_err(failed)?, read("user_version").map_err(failed)?);
+    let is_new = tables == 0 && application == 0 && version == 0;
     if !is_new && application != APPLICATION_ID {
         return Err(refused(path, "it is a database of another program, and was not touched; choose another file"));
     }
@@ -90,7 +91,15 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
             format!("it is of version {version}, this program knows up to {VERSION}; update it. Nothing was changed");
         return Err(refused(path, &reason));
     }
-    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
+    // SQLite does not wait for this lock by itself.
+    let mut attempt = 0;
+    while let Err(error) = connection.pragma_update(None, "journal_mode", "WAL") {
+        if error.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) {
+            return Err(failed(error));
+        }
+        wait(attempt);
+        attempt += 1;
+    }
     let level = match synchronous {
         Synchronous::Full => "FULL",
         Synchronous::Normal => "NORMAL",
