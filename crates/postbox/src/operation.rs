@@ -1,5 +1,6 @@
 //! Operations: awaited on any executor, or waited for by a plain thread.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -71,7 +72,7 @@ impl<T> Answer<T> {
     pub fn blocking(self) -> T {
         match self.split() {
             Ok(value) => value,
-            Err(future) => wait_for(future),
+            Err(future) => on_waiting_thread(|| wait_for(future)),
         }
     }
 }
@@ -85,6 +86,26 @@ impl<T> Future for Answer<T> {
             State::Pending(future) => future.as_mut().poll(context),
         }
     }
+}
+
+thread_local! {
+    static WAITS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread waits for the operation that it starts or polls, and so may as well do its work.
+pub(crate) fn thread_waits() -> bool {
+    WAITS.get()
+}
+
+pub(crate) fn on_waiting_thread<T>(act: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            WAITS.set(self.0);
+        }
+    }
+    let _restore = Restore(WAITS.replace(true));
+    act()
 }
 
 impl<T> fmt::Debug for Answer<T> {
@@ -170,7 +191,7 @@ macro_rules! awaitable {
             /// As when it is awaited.
             #[inline]
             pub fn blocking(self) -> <Self as $crate::operation::Verb>::Output {
-                $crate::operation::Verb::start(self).blocking()
+                $crate::operation::on_waiting_thread(|| $crate::operation::Verb::start(self).blocking())
             }
         }
     };

@@ -73,6 +73,8 @@ fn blob_of(id: &MessageId) -> Option<[u8; 16]> {
 }
 
 const FIVE_MINUTES: i64 = 300_000;
+/// So often, in milliseconds, the moment is written to the file. A clock that goes back takes the file's time back by less.
+const MARK: i64 = 1_000;
 
 impl<'a> Desk<'a> {
     /// At the wall clock's moment, but never before a moment that the file has seen.
@@ -86,10 +88,10 @@ impl<'a> Desk<'a> {
     }
 
     /// Writes back what has changed. Says which mailboxes have something new to deliver.
-    pub(super) fn close(self) -> Result<Vec<(MailboxName, u64)>> {
+    pub(super) fn close(mut self) -> Result<Vec<(MailboxName, u64)>> {
         let mut news = Vec::new();
         let mut changed = false;
-        for (name, row) in self.rows {
+        for (name, row) in std::mem::take(&mut self.rows) {
             if row.changed {
                 changed = true;
                 self.connection
@@ -107,10 +109,8 @@ impl<'a> Desk<'a> {
             }
         }
         // Only with other changes: a look alone writes nothing.
-        if changed && self.now > self.high_water {
-            self.connection
-                .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'")?
-                .execute([self.now])?;
+        if changed {
+            self.touch()?;
         }
         Ok(news)
     }
@@ -637,9 +637,9 @@ impl<'a> Desk<'a> {
         self.connection
     }
 
-    /// Something outside of mailboxes was written: the moment counts as seen.
+    /// Something was written: the moment counts as seen.
     pub(super) fn touch(&mut self) -> Result<()> {
-        if self.now > self.high_water {
+        if self.now >= self.high_water.saturating_add(MARK) {
             self.high_water = self.now;
             self.connection
                 .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'")?

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::Error;
@@ -91,6 +92,11 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
             format!("it is of version {version}, this program knows up to {VERSION}; update it. Nothing was changed");
         return Err(refused(path, &reason));
     }
+    if is_new {
+        // A transaction writes whole pages to the log: with smaller ones than usual a message costs a fifth less, and large
+        // bodies hardly more.
+        connection.pragma_update(None, "page_size", 2_048).map_err(failed)?;
+    }
     // SQLite does not wait for this lock by itself.
     let mut attempt = 0;
     while let Err(error) = connection.pragma_update(None, "journal_mode", "WAL") {
@@ -105,7 +111,12 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
         Synchronous::Normal => "NORMAL",
     };
     connection.pragma_update(None, "synchronous", level).map_err(failed)?;
+    // The pages that change with every message are the same few: to gather more of them before they go to their place costs
+    // little, and the log stays below 16 MB.
+    connection.pragma_update(None, "wal_autocheckpoint", 4_000).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(128);
+    // Otherwise a statement is compiled anew whenever another value is bound to it: a third of the time of a small file.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
     if version < VERSION {
         migrate(&connection).map_err(failed)?;
     }

@@ -1,12 +1,12 @@
-//! The one thread that uses a file: it gathers what is asked for at the same time into one transaction, and so into one
-//! wait for the disk.
+//! The one connection to a file, and its thread, which gathers what is asked for at the same time into one transaction, and
+//! so into one wait for the disk. A thread that waits for its own operation and is alone does it itself.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -20,10 +20,12 @@ use super::schema::explain;
 use crate::address::MailboxName;
 use crate::error::Error;
 use crate::id::ReplyId;
-use crate::operation::Answer;
+use crate::operation::{Answer, thread_waits};
 
 /// How often the file is looked at for what other processes did, while somebody waits.
 const WATCH: Duration = Duration::from_millis(20);
+/// Two operations that are no further apart follow each other.
+const LINGER: Duration = Duration::from_micros(100);
 /// So many operations share a transaction at most.
 const GROUP: usize = 512;
 
@@ -60,6 +62,9 @@ where
 /// What the writer and those who ask it share.
 pub(super) struct Queue {
     jobs: UnboundedMailbox<Box<dyn Job>>,
+    connection: Mutex<Connection>,
+    /// Whether the last transaction was for more than one.
+    is_shared: AtomicBool,
     pub(super) mailboxes: Hubs<MailboxName>,
     pub(super) replies: Hubs<ReplyId>,
     waiting: AtomicUsize,
@@ -71,6 +76,8 @@ impl Queue {
     pub(super) fn start(path: PathBuf, connection: Connection) -> Arc<Self> {
         let queue = Arc::new(Queue {
             jobs: UnboundedMailbox::new(),
+            connection: Mutex::new(connection),
+            is_shared: AtomicBool::new(false),
             mailboxes: Hubs::default(),
             replies: Hubs::default(),
             waiting: AtomicUsize::new(0),
@@ -78,7 +85,7 @@ impl Queue {
         });
         let own = Arc::clone(&queue);
         let thread = std::thread::Builder::new().name("postbox-sqlite".into());
-        thread.spawn(move || own.run(connection)).expect("the process can start a thread");
+        thread.spawn(move || own.run()).expect("the process can start a thread");
         queue
     }
 
@@ -105,6 +112,30 @@ impl Queue {
 
     fn submit<T: Send + 'static>(
         &self,
+        mut act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        undelivered: Option<Undelivered<T>>,
+    ) -> Answer<Result<T, Error>> {
+        // A thread that waits anyway, and that has nobody to share a transaction with, does without the other thread.
+        if thread_waits()
+            && !self.is_shared.load(Ordering::Relaxed)
+            && let Ok(connection) = self.connection.try_lock()
+        {
+            let done = transaction(&connection, |desk| act(desk));
+            drop(connection);
+            return Answer::ready(match done {
+                Ok((value, news)) => {
+                    self.tell(news);
+                    Ok(value)
+                }
+                Err(error) => Err(explain(&self.path, error)),
+            });
+        }
+        self.hand_over(act, undelivered)
+    }
+
+    /// For the thread to do.
+    fn hand_over<T: Send + 'static>(
+        &self,
         act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
         undelivered: Option<Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
@@ -120,7 +151,7 @@ impl Queue {
     pub(super) fn begin_waiting(&self) {
         if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
             // The thread may sleep without a limit.
-            drop(self.ask(|_| Ok(())));
+            drop(self.hand_over(|_| Ok(()), None));
         }
     }
 
@@ -128,25 +159,35 @@ impl Queue {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn run(&self, connection: Connection) {
-        let version = || connection.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0)).unwrap_or(-1);
-        let (mut seen, mut looked) = (version(), Instant::now());
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes when another connection has changed the file.
+    fn version(&self) -> i64 {
+        self.lock().query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
+    }
+
+    fn run(&self) {
+        let (mut seen, mut looked) = (self.version(), Instant::now());
         let mut batch: Vec<Box<dyn Job>> = Vec::new();
+        let mut follows = false;
         loop {
             let is_watched = self.waiting.load(Ordering::SeqCst) > 0;
-            let first = if is_watched { self.jobs.recv_timeout(WATCH) } else { self.jobs.recv_blocking() };
-            match first {
+            match self.next(is_watched, &mut follows) {
                 Ok(job) => {
                     batch.push(job);
+                    let connection = self.lock();
                     self.jobs.drain_into(&mut batch, GROUP - 1);
-                    self.commit(&connection, std::mem::take(&mut batch));
+                    self.is_shared.store(batch.len() > 1, Ordering::Relaxed);
+                    self.commit(connection, std::mem::take(&mut batch));
                 }
                 Err(QueueError::Timeout(_) | QueueError::Empty) => {}
                 Err(_) => break,
             }
             if is_watched && looked.elapsed() >= WATCH {
                 looked = Instant::now();
-                let now = version();
+                let now = self.version();
                 if now != std::mem::replace(&mut seen, now) {
                     self.mailboxes.wake_all();
                     self.replies.wake_all();
@@ -155,40 +196,63 @@ impl Queue {
         }
     }
 
-    fn commit(&self, connection: &Connection, mut jobs: Vec<Box<dyn Job>>) {
-        match transaction(connection, &mut jobs) {
-            Ok(news) => self.finish(jobs, news),
+    /// The next thing to do. If the last one came soon after the one before, this one may too, and the thread stays awake for
+    /// it: to be woken takes as long as the disk does.
+    fn next(&self, is_watched: bool, follows: &mut bool) -> Result<Box<dyn Job>, QueueError<Box<dyn Job>>> {
+        let since = Instant::now();
+        while *follows && since.elapsed() < LINGER {
+            if let Some(job) = self.jobs.dequeue() {
+                return Ok(job);
+            }
+            (0..16).for_each(|_| std::hint::spin_loop());
+        }
+        let next = if is_watched { self.jobs.recv_timeout(WATCH) } else { self.jobs.recv_blocking() };
+        *follows = since.elapsed() < LINGER;
+        next
+    }
+
+    fn commit(&self, connection: MutexGuard<'_, Connection>, mut jobs: Vec<Box<dyn Job>>) {
+        let done = transaction(&connection, |desk| jobs.iter_mut().try_for_each(|job| job.run(desk)));
+        match done {
+            Ok(((), news)) => {
+                drop(connection);
+                self.tell(news);
+                jobs.into_iter().for_each(|job| job.done(Ok(())));
+            }
             Err(_) if jobs.len() > 1 => {
+                drop(connection);
                 // One of them spoils it for all: each by itself.
                 for job in jobs {
-                    self.commit(connection, vec![job]);
+                    self.commit(self.lock(), vec![job]);
                 }
             }
             Err(error) => {
+                drop(connection);
                 let error = explain(&self.path, error);
                 jobs.into_iter().for_each(|job| job.done(Err(error.clone())));
             }
         }
     }
 
-    fn finish(&self, jobs: Vec<Box<dyn Job>>, news: Vec<(MailboxName, u64)>) {
+    fn tell(&self, news: Vec<(MailboxName, u64)>) {
         for (name, many) in news {
             self.mailboxes.wake(&name, many);
         }
-        jobs.into_iter().for_each(|job| job.done(Ok(())));
     }
 }
 
-fn transaction(connection: &Connection, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<Vec<(MailboxName, u64)>> {
+/// Does something in one transaction, and says which mailboxes have something new to deliver.
+fn transaction<T>(
+    connection: &Connection,
+    act: impl FnOnce(&mut Desk<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<(T, Vec<(MailboxName, u64)>)> {
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-    let mut work = || {
+    let work = || {
         let mut desk = Desk::open(connection)?;
-        for job in jobs.iter_mut() {
-            job.run(&mut desk)?;
-        }
+        let value = act(&mut desk)?;
         let news = desk.close()?;
         connection.prepare_cached("COMMIT")?.execute([])?;
-        Ok(news)
+        Ok((value, news))
     };
     work().inspect_err(|_| {
         if !connection.is_autocommit() {

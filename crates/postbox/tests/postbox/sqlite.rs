@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use postbox::*;
 use rand::RngExt as _;
 
+/// Longer than any test may take: a wake-up that is missed fails the test.
+const LONG: Duration = Duration::from_secs(3_600);
+
 fn open<T: 'static, R: 'static>(path: &Path, name: &str) -> Mailbox<T, R> {
     postbox::open(format!("sqlite://{}/{name}", path.display())).blocking().unwrap()
 }
@@ -39,7 +42,7 @@ fn connections_of_one_file_share_leases_and_wake_each_other() {
     let path = folder.path().join("a.db");
     let (one, two): (Mailbox<u32, u32>, Mailbox<u32, u32>) = (open(&path, "jobs"), open_apart(&path, "jobs"));
     let waiting = std::thread::spawn(move || {
-        let message = two.receive().wait_time(Duration::from_secs(30)).blocking().unwrap().remove(0);
+        let message = two.receive().wait_time(LONG).blocking().unwrap().remove(0);
         (message, two)
     });
     // It waits by now, or will find the message: either way it gets it.
@@ -47,7 +50,7 @@ fn connections_of_one_file_share_leases_and_wake_each_other() {
     let (message, two) = waiting.join().unwrap();
     assert!(one.receive().blocking().unwrap().is_empty(), "leased through the other connection");
     let answered = std::thread::spawn(move || message.reply(&2).blocking().map(|()| two));
-    assert_eq!(reply.wait().timeout(Duration::from_secs(30)).blocking().unwrap(), 2);
+    assert_eq!(reply.wait().timeout(LONG).blocking().unwrap(), 2);
     let two = answered.join().unwrap().unwrap();
     one.send(&3).blocking().unwrap();
     let message = two.receive().blocking().unwrap().remove(0);
@@ -174,7 +177,7 @@ fn a_transaction_of_ones_own_sends_or_does_not() {
     // Whoever waits notices the commit.
     let waiting = std::thread::spawn({
         let jobs = jobs.clone();
-        move || jobs.receive().wait_time(Duration::from_secs(30)).blocking().unwrap().remove(0).body
+        move || jobs.receive().wait_time(LONG).blocking().unwrap().remove(0).body
     });
     let order = shop.transaction().unwrap();
     jobs.send(&2).within(&order).unwrap();
