@@ -155,7 +155,8 @@ pub struct MailboxSettings {
     pub max_deliveries: Option<u32>,
     /// For how long a deduplication id is remembered.
     pub deduplication_window: Option<Duration>,
-    /// After how long without use and without handles the mailbox is removed, with what is in it.
+    /// After how long without use the mailbox is removed, with what is in it. In memory a handle is use enough; elsewhere,
+    /// where no backend knows of all handles, only operations are.
     pub idle_expiry: Option<Duration>,
 }
 

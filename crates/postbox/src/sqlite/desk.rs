@@ -31,6 +31,7 @@ pub(super) struct Row {
     max_deliveries: Option<i64>,
     window: Option<i64>,
     idle_expiry: Option<i64>,
+    idle_at: Option<i64>,
     changed: bool,
     advanced: bool,
     /// How many messages became deliverable in this transaction.
@@ -97,11 +98,11 @@ impl<'a> Desk<'a> {
                 self.connection
                     .prepare_cached(
                         "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
-                         max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10 WHERE id = ?1",
+                         max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10, idle_at = ?11 WHERE id = ?1",
                     )?
                     .execute(params![
                         row.id, row.counter, row.ready, row.delayed, row.leased, row.dead, row.max_size,
-                        row.max_deliveries, row.window, row.idle_expiry
+                        row.max_deliveries, row.window, row.idle_expiry, row.idle_at
                     ])?;
             }
             if row.surfaced > 0 {
@@ -124,7 +125,7 @@ impl<'a> Desk<'a> {
                     .connection
                     .prepare_cached(
                         "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
-                         idle_expiry FROM mailbox WHERE prefix = ?1 AND name = ?2",
+                         idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
                     )?
                     .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |row| {
                         Ok(Row {
@@ -138,6 +139,7 @@ impl<'a> Desk<'a> {
                             max_deliveries: row.get(7)?,
                             window: row.get(8)?,
                             idle_expiry: row.get(9)?,
+                            idle_at: row.get(10)?,
                             changed: false,
                             advanced: false,
                             surfaced: 0,
@@ -145,6 +147,10 @@ impl<'a> Desk<'a> {
                     })
                     .optional()?;
                 let Some(row) = found else { return Ok(None) };
+                if row.idle_at.is_some_and(|at| at <= self.now) {
+                    self.discard(row.id)?;
+                    return Ok(None);
+                }
                 row
             }
         };
@@ -152,6 +158,7 @@ impl<'a> Desk<'a> {
             row.advanced = true;
             self.advance(&mut row)?;
         }
+        row.use_at(self.now);
         Ok(Some(row))
     }
 
@@ -160,6 +167,7 @@ impl<'a> Desk<'a> {
         if let Some(row) = self.take(name)? {
             return Ok(row);
         }
+        self.sweep()?;
         // Numbers of deliveries start at random: a receipt of a mailbox that was deleted is good for nothing later.
         let counter = (rand::random::<u64>() >> 24) as i64;
         self.connection
@@ -176,6 +184,7 @@ impl<'a> Desk<'a> {
             max_deliveries: None,
             window: None,
             idle_expiry: None,
+            idle_at: None,
             changed: true,
             advanced: true,
             surfaced: 0,
@@ -314,6 +323,7 @@ impl<'a> Desk<'a> {
         row.window = settings.deduplication_window.map(millis).or(row.window);
         row.idle_expiry = settings.idle_expiry.map(millis).or(row.idle_expiry);
         row.changed |= before != (row.max_size, row.max_deliveries, row.window, row.idle_expiry);
+        row.use_at(self.now);
         self.rows.insert(name.clone(), row);
         Ok(())
     }
@@ -400,6 +410,8 @@ impl<'a> Desk<'a> {
                 delivery.receipt_handle = ReceiptHandle::from_u128(u128::from(*seq as u64) << 64 | row.counter as u128);
             }
             let next = if taken.is_empty() { desk.next_due(row)? } else { None };
+            // Whoever waits uses the mailbox.
+            let next = row.idle_expiry.map_or(next, |idle| next.into_iter().chain([now + idle / 2]).min());
             // What ends at once ends with the next call.
             row.advanced &= !visibility.is_zero();
             Ok((taken.into_iter().map(|(_, delivery)| delivery).collect(), next))
@@ -619,15 +631,36 @@ impl<'a> Desk<'a> {
     }
 
     pub(super) fn delete(&mut self, name: &MailboxName) -> Result<()> {
-        let Some(row) = self.take(name)? else { return Ok(()) };
-        for table in ["message", "dead", "deduplication"] {
-            self.connection.prepare_cached(&format!("DELETE FROM {table} WHERE mailbox = ?1"))?.execute([row.id])?;
+        match self.take(name)? {
+            Some(row) => self.discard(row.id),
+            None => Ok(()),
         }
-        self.connection.prepare_cached("DELETE FROM mailbox WHERE id = ?1")?.execute([row.id])?;
-        Ok(())
+    }
+
+    /// Takes a mailbox away, with all that is in it.
+    fn discard(&mut self, mailbox: i64) -> Result<()> {
+        for table in ["message", "dead", "deduplication"] {
+            self.connection.prepare_cached(&format!("DELETE FROM {table} WHERE mailbox = ?1"))?.execute([mailbox])?;
+        }
+        self.connection.prepare_cached("DELETE FROM mailbox WHERE id = ?1")?.execute([mailbox])?;
+        self.touch()
+    }
+
+    /// Takes mailboxes away that nobody has used for their time, except those that this transaction has at hand.
+    fn sweep(&mut self) -> Result<()> {
+        let idle: Vec<i64> = self
+            .connection
+            .prepare_cached(
+                "SELECT id FROM mailbox WHERE idle_at IS NOT NULL AND idle_at <= ?1 ORDER BY idle_at LIMIT 16",
+            )?
+            .query_map([self.now], |found| found.get(0))?
+            .collect::<Result<_>>()?;
+        let at_hand: Vec<i64> = self.rows.values().map(|row| row.id).collect();
+        idle.into_iter().filter(|id| !at_hand.contains(id)).try_for_each(|id| self.discard(id))
     }
 
     pub(super) fn list(&mut self) -> Result<Vec<(String, String)>> {
+        self.sweep()?;
         let mut statement = self.connection.prepare_cached("SELECT prefix, name FROM mailbox ORDER BY prefix, name")?;
         let rows = statement.query_map([], |found| Ok((found.get(0)?, found.get(1)?)))?;
         rows.collect()
@@ -650,6 +683,19 @@ impl<'a> Desk<'a> {
 }
 
 impl Row {
+    /// Puts the moment off at which the mailbox is idle for too long. Seldom, since it costs a write.
+    fn use_at(&mut self, now: i64) {
+        let idle_at = self.idle_expiry.map(|idle| now.saturating_add(idle));
+        let is_soon = match (self.idle_at, idle_at) {
+            (Some(old), Some(new)) => new - old > self.idle_expiry.unwrap_or(0) / 8,
+            (old, new) => old != new,
+        };
+        if is_soon {
+            self.idle_at = idle_at;
+            self.changed = true;
+        }
+    }
+
     /// A message leaves a state.
     fn leave(&mut self, state: i64) {
         match state {

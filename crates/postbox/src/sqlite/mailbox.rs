@@ -60,7 +60,8 @@ impl SqliteMailbox {
         move |desk| {
             if let Some(settings) = &settings {
                 desk.configure(&name, settings)?;
-                configured.store(true, Ordering::SeqCst);
+                // A mailbox that goes when it is idle is made again with its settings.
+                configured.store(settings.idle_expiry.is_none(), Ordering::SeqCst);
             }
             act(desk, &name)
         }

@@ -11,7 +11,7 @@ use crate::error::Error;
 /// "Pbox", so that other programs' files are known by it.
 const APPLICATION_ID: i32 = 0x5062_6f78;
 /// The version that this program writes.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// States of a message, as they are stored.
 pub(super) const READY: i64 = 0;
@@ -58,6 +58,12 @@ CREATE TABLE reply (
 ) WITHOUT ROWID;
 CREATE INDEX reply_expires ON reply (expires_at);
 INSERT INTO meta VALUES ('high_water', 0);
+";
+
+/// What came with version 2: from `idle_at` on, a mailbox that nobody uses is gone.
+const IDLE: &str = "
+ALTER TABLE mailbox ADD COLUMN idle_at INTEGER;
+CREATE INDEX mailbox_idle ON mailbox (idle_at) WHERE idle_at IS NOT NULL;
 ";
 
 /// How sure a `send` that returned is.
@@ -129,6 +135,9 @@ fn migrate(connection: &Connection) -> rusqlite::Result<()> {
     let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version < 1 {
         connection.execute_batch(TABLES)?;
+    }
+    if version < 2 {
+        connection.execute_batch(IDLE)?;
     }
     connection
         .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT"))

@@ -49,6 +49,9 @@ where
     F: FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send,
 {
     fn run(&mut self, desk: &mut Desk<'_>) -> rusqlite::Result<()> {
+        if self.promise.is_void() {
+            return Ok(());
+        }
         self.value = Some((self.act)(desk)?);
         Ok(())
     }
@@ -392,6 +395,12 @@ fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
 }
 
 impl<T> Promise<T> {
+    /// Nobody waits for the result any more, and it would have to be undone.
+    fn is_void(&self) -> bool {
+        let slot = lock(&self.0);
+        slot.abandoned && slot.undelivered.is_some()
+    }
+
     fn fulfil(&self, value: Result<T, Error>) {
         let mut slot = lock(&self.0);
         if slot.abandoned {

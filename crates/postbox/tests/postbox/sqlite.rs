@@ -136,6 +136,53 @@ fn a_file_that_is_not_ours_is_refused_and_not_touched() {
 }
 
 #[test]
+fn a_file_of_an_older_version_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    open::<u32, ()>(&path, "jobs").send(&7).blocking().unwrap();
+    // As version 1 wrote it.
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let older = "DROP INDEX mailbox_idle; ALTER TABLE mailbox DROP COLUMN idle_at; PRAGMA user_version = 1";
+    file.execute_batch(older).unwrap();
+    drop(file);
+    let jobs: Mailbox<u32> = open(&path, "jobs?idle_expiry=60");
+    assert_eq!(jobs.receive().blocking().unwrap()[0].body, 7);
+    let file = rusqlite::Connection::open(&path).unwrap();
+    assert_eq!(file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap(), 2);
+}
+
+#[test]
+fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let connection = postbox::connect(format!("sqlite://{}/", path.display())).blocking().unwrap();
+    let client: Mailbox<u32> =
+        connection.clone().idle_expiry(Duration::from_secs(3_600)).max_size(2).mailbox("client").unwrap();
+    let others: Mailbox<u32> = connection.mailbox("jobs").unwrap();
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let hour_passes = || {
+        let earlier = "UPDATE mailbox SET idle_at = idle_at - 3600000";
+        file.execute(earlier, []).unwrap()
+    };
+    client.send(&1).blocking().unwrap();
+    others.send(&2).blocking().unwrap();
+    // Used: the hour begins again.
+    file.execute("UPDATE mailbox SET idle_at = idle_at - 3500000", []).unwrap();
+    assert_eq!(client.approximate_count().blocking().unwrap(), 1);
+    file.execute("UPDATE mailbox SET idle_at = idle_at - 3500000", []).unwrap();
+    assert_eq!(client.approximate_count().blocking().unwrap(), 1);
+    hour_passes();
+    assert_eq!(connection.list().blocking().unwrap(), [others.name().clone()]);
+    assert_eq!(file.query_row("SELECT count(*) FROM message", [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+    // Made again, with its settings; what was in it before is gone.
+    client.send_batch([&3, &4]).blocking().unwrap();
+    assert!(matches!(client.send(&5).blocking(), Err(Error::MailboxFull { .. })));
+    hour_passes();
+    assert_eq!(client.approximate_count().blocking().unwrap(), 0);
+    assert_eq!(others.approximate_count().blocking().unwrap(), 1);
+}
+
+#[test]
 fn a_damaged_file_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
