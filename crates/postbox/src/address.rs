@@ -112,8 +112,16 @@ pub(crate) struct Uri {
 }
 
 /// Every scheme that exists, and the cargo feature that it needs.
-const SCHEMES: &[(&str, Option<&str>)] =
-    &[("memory", None), ("sqlite", if cfg!(feature = "sqlite") { None } else { Some("sqlite") })];
+const SCHEMES: &[(&str, Option<&str>)] = &[
+    ("memory", None),
+    ("sqlite", if cfg!(feature = "sqlite") { None } else { Some("sqlite") }),
+    ("redis", REDIS),
+    ("rediss", REDIS),
+    ("redis+cluster", REDIS),
+    ("redis+sentinel", REDIS),
+    ("redis+unix", REDIS),
+];
+const REDIS: Option<&str> = if cfg!(feature = "redis") { None } else { Some("redis") };
 
 impl Uri {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
@@ -158,6 +166,10 @@ impl Uri {
 fn known_schemes() -> String {
     let example = |scheme: &str| match scheme {
         "sqlite" => "sqlite://file.db/name".into(),
+        "redis+cluster" => "redis+cluster://host1:6379,host2:6379/name".into(),
+        "redis+sentinel" => "redis+sentinel://host1,host2/name?primary=mymaster".into(),
+        "redis+unix" => "redis+unix:///path/to/socket/name".into(),
+        scheme if scheme.starts_with("redis") => format!("{scheme}://host:6379/name"),
         scheme => format!("{scheme}://name"),
     };
     let served = SCHEMES.iter().filter(|(_, feature)| feature.is_none()).map(|(scheme, _)| example(scheme));

@@ -86,6 +86,11 @@ fn place(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Arc<dyn Backen
         }
         #[cfg(feature = "sqlite")]
         "sqlite" => Answer::ready(file(text, uri, has_name)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+cluster" | "redis+sentinel" | "redis+unix" => {
+            let opened = crate::redis::RedisBackend::open(text, uri, has_name);
+            opened.map(|opened| opened.map(|(backend, name)| (Arc::new(backend) as Arc<dyn Backend>, name)))
+        }
         _ => {
             let _ = has_name;
             Answer::ready(Err(uri.unserved(text)))
@@ -142,6 +147,8 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             "prefix" => options.prefix = Some(value.clone()),
             // Read with the place.
             "synchronous" if uri.scheme == "sqlite" => {}
+            #[cfg(feature = "redis")]
+            name if uri.scheme.starts_with("redis") && crate::redis::OPTIONS.contains(&name) => {}
             _ => return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}"))),
         }
     }

@@ -55,6 +55,8 @@ mod core;
 mod dead_letters;
 mod dispatcher;
 mod error;
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+mod hub;
 mod id;
 mod lease;
 mod mailbox;
@@ -63,7 +65,11 @@ mod memory;
 mod message;
 mod null;
 mod operation;
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+mod promise;
 mod receive;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod reply;
 mod reply_store;
 pub mod resolver;

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use super::Inner;
 use super::desk::{Desk, Stored};
-use super::writer::{Happened, Queue};
+use super::writer::Queue;
 use crate::address::MailboxName;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
-use crate::cancellation::unless;
-use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
+use crate::hub::{Hub, look_until};
 use crate::id::MessageId;
 use crate::operation::Answer;
 use crate::receive::in_background;
@@ -121,7 +120,7 @@ impl SqliteMailbox {
 /// Somebody waits, until this is dropped.
 struct Waits {
     mailbox: SqliteMailbox,
-    hub: Option<Arc<super::writer::Hub>>,
+    hub: Option<Arc<Hub>>,
 }
 
 impl Waits {
@@ -131,7 +130,7 @@ impl Waits {
         Waits { mailbox, hub }
     }
 
-    fn hub(&self) -> &Arc<super::writer::Hub> {
+    fn hub(&self) -> &Arc<Hub> {
         self.hub.as_ref().expect("taken only by the drop")
     }
 }
@@ -147,20 +146,8 @@ impl Drop for Waits {
 }
 
 async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Delivery>, Error> {
-    let clock = SystemClock::shared();
-    let deadline = clock.now().after(request.wait);
     let waits = Waits::begin(mailbox);
-    loop {
-        // What happens from here on is not missed.
-        let seen = waits.hub().generation();
-        let (deliveries, due) = waits.mailbox.attempt(request).await?;
-        if !deliveries.is_empty() || clock.now() >= deadline {
-            return Ok(deliveries);
-        }
-        let next = due.map_or(deadline, |due| deadline.min(clock.now().after(due)));
-        let sleep = Sleep::until(Arc::clone(&clock), next);
-        unless(sleep, Happened::since(Arc::clone(waits.hub()), seen)).await;
-    }
+    look_until(waits.hub(), request.wait, || waits.mailbox.attempt(request)).await
 }
 
 impl ByteMailbox for SqliteMailbox {

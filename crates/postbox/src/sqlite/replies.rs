@@ -8,10 +8,10 @@ use rusqlite::{OptionalExtension as _, params};
 
 use super::Inner;
 use super::desk::{Desk, moment};
-use super::writer::{Happened, Hub};
 use crate::cancellation::unless;
 use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
+use crate::hub::{Happened, Hub};
 use crate::id::ReplyId;
 use crate::operation::Answer;
 use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};

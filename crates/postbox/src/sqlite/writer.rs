@@ -1,26 +1,23 @@
 //! The one connection to a file, and its thread, which gathers what is asked for at the same time into one transaction, and
 //! so into one wait for the disk. A thread that waits for its own operation and is alone does it itself.
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::hash::Hash;
 use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use postbox_core::shared::mailbox::QueueError;
-use postbox_core::{Mailbox as _, ThreadSafe, Ticket, UnboundedMailbox, WaitQueue};
+use postbox_core::{Mailbox as _, UnboundedMailbox};
 use rusqlite::Connection;
 
 use super::desk::Desk;
 use super::schema::explain;
 use crate::address::MailboxName;
 use crate::error::Error;
+use crate::hub::Hubs;
 use crate::id::ReplyId;
 use crate::operation::{Answer, thread_waits};
+use crate::promise::{Promise, Undelivered, promise};
 
 /// How often the file is looked at for what other processes did, while somebody waits.
 const WATCH: Duration = Duration::from_millis(20);
@@ -262,205 +259,4 @@ fn transaction<T>(
             let _ = connection.execute_batch("ROLLBACK");
         }
     })
-}
-
-/// Those who wait, by what they wait for.
-pub(super) struct Hubs<K> {
-    hubs: Mutex<HashMap<K, Arc<Hub>>>,
-}
-
-impl<K> Default for Hubs<K> {
-    fn default() -> Self {
-        Hubs { hubs: Mutex::default() }
-    }
-}
-
-/// Those who wait for one thing. What happens is counted, so that nothing between a look and a wait is missed.
-#[derive(Default)]
-pub(super) struct Hub {
-    generation: AtomicU64,
-    waiting: WaitQueue<ThreadSafe>,
-}
-
-impl Hub {
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::SeqCst)
-    }
-}
-
-impl<K: Clone + Eq + Hash> Hubs<K> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Hub>>> {
-        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn get(&self, key: &K) -> Arc<Hub> {
-        Arc::clone(self.lock().entry(key.clone()).or_default())
-    }
-
-    /// Forgets a hub that only the caller has.
-    pub(super) fn put_back(&self, key: &K, hub: Arc<Hub>) {
-        let mut hubs = self.lock();
-        drop(hub);
-        if hubs.get(key).is_some_and(|hub| Arc::strong_count(hub) == 1) {
-            hubs.remove(key);
-        }
-    }
-
-    /// Wakes up to so many of those who wait for one thing.
-    pub(super) fn wake(&self, key: &K, many: u64) {
-        let Some(hub) = self.lock().get(key).cloned() else { return };
-        hub.generation.fetch_add(1, Ordering::SeqCst);
-        for _ in 0..many {
-            match hub.waiting.notify_one() {
-                Some(waker) => waker.wake(),
-                None => break,
-            }
-        }
-    }
-
-    fn wake_all(&self) {
-        let hubs: Vec<Arc<Hub>> = self.lock().values().cloned().collect();
-        for hub in hubs {
-            hub.generation.fetch_add(1, Ordering::SeqCst);
-            hub.waiting.wake_all();
-        }
-    }
-}
-
-/// Ready when something has happened since `seen`.
-pub(super) struct Happened {
-    hub: Arc<Hub>,
-    seen: u64,
-    ticket: Option<Ticket>,
-}
-
-impl Happened {
-    pub(super) const fn since(hub: Arc<Hub>, seen: u64) -> Self {
-        Happened { hub, seen, ticket: None }
-    }
-}
-
-impl Future for Happened {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        if this.hub.generation() == this.seen {
-            // Registered, then looked at again: whoever counts up after this finds the registration.
-            drop(this.hub.waiting.register(&mut this.ticket, context.waker().clone()));
-            if this.hub.generation() == this.seen {
-                return Poll::Pending;
-            }
-        }
-        // It takes the notification with it: it looks at once.
-        drop(this.hub.waiting.remove(&mut this.ticket));
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Happened {
-    fn drop(&mut self) {
-        if self.ticket.is_some()
-            && self.hub.waiting.remove(&mut self.ticket).is_none()
-            && let Some(next) = self.hub.waiting.notify_one()
-        {
-            next.wake();
-        }
-    }
-}
-
-/// The end of an operation that is waited for.
-struct Promise<T>(Arc<Mutex<Slot<T>>>);
-
-/// What becomes of a result that nobody waits for any more.
-type Undelivered<T> = Box<dyn FnOnce(T) + Send>;
-
-struct Slot<T> {
-    value: Option<Result<T, Error>>,
-    waker: Option<Waker>,
-    abandoned: bool,
-    undelivered: Option<Undelivered<T>>,
-}
-
-/// The side that waits.
-struct Fulfilled<T>(Arc<Mutex<Slot<T>>>);
-
-fn promise<T>(undelivered: Option<Undelivered<T>>) -> (Promise<T>, Fulfilled<T>) {
-    let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, abandoned: false, undelivered }));
-    (Promise(Arc::clone(&slot)), Fulfilled(slot))
-}
-
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl<T> Promise<T> {
-    /// Nobody waits for the result any more, and it would have to be undone.
-    fn is_void(&self) -> bool {
-        let slot = lock(&self.0);
-        slot.abandoned && slot.undelivered.is_some()
-    }
-
-    fn fulfil(&self, value: Result<T, Error>) {
-        let mut slot = lock(&self.0);
-        if slot.abandoned {
-            let undelivered = slot.undelivered.take();
-            drop(slot);
-            if let (Ok(value), Some(undelivered)) = (value, undelivered) {
-                undelivered(value);
-            }
-            return;
-        }
-        slot.value = Some(value);
-        let waker = slot.waker.take();
-        drop(slot);
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl<T> Drop for Promise<T> {
-    fn drop(&mut self) {
-        let slot = lock(&self.0);
-        let is_open = slot.value.is_none() && !slot.abandoned;
-        drop(slot);
-        if is_open {
-            // The thread ended before it came to this.
-            self.fulfil(Err(Error::connection("the connection to the file is closed")));
-        }
-    }
-}
-
-impl<T> Future for Fulfilled<T> {
-    type Output = Result<T, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.0);
-        match slot.value.take() {
-            Some(value) => {
-                slot.abandoned = true;
-                Poll::Ready(value)
-            }
-            None => {
-                let old = slot.waker.replace(context.waker().clone());
-                drop(slot);
-                drop(old);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl<T> Drop for Fulfilled<T> {
-    fn drop(&mut self) {
-        let mut slot = lock(&self.0);
-        slot.abandoned = true;
-        let (value, waker) = (slot.value.take(), slot.waker.take());
-        // If it is still to come, whoever fulfils it will find that nobody waits.
-        let undelivered = if value.is_some() { slot.undelivered.take() } else { None };
-        drop(slot);
-        drop(waker);
-        if let (Some(Ok(value)), Some(undelivered)) = (value, undelivered) {
-            undelivered(value);
-        }
-    }
 }

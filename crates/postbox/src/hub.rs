@@ -1,0 +1,161 @@
+//! Those who wait for something that happens in another place or thread.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use postbox_core::{ThreadSafe, Ticket, WaitQueue};
+
+use crate::cancellation::unless;
+use crate::clock::{Sleep, SystemClock};
+use crate::error::Error;
+use crate::operation::Answer;
+
+/// Those who wait, by what they wait for.
+pub(crate) struct Hubs<K> {
+    hubs: Mutex<HashMap<K, Arc<Hub>>>,
+}
+
+impl<K> Default for Hubs<K> {
+    fn default() -> Self {
+        Hubs { hubs: Mutex::default() }
+    }
+}
+
+/// Those who wait for one thing. What happens is counted, so that nothing between a look and a wait is missed.
+#[derive(Default)]
+pub(crate) struct Hub {
+    generation: AtomicU64,
+    waiting: WaitQueue<ThreadSafe>,
+}
+
+impl Hub {
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+}
+
+impl<K: Clone + Eq + Hash> Hubs<K> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Hub>>> {
+        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Arc<Hub> {
+        Arc::clone(self.lock().entry(key.clone()).or_default())
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_waited_for(&self, key: &K) -> bool {
+        self.lock().contains_key(key)
+    }
+
+    /// Forgets a hub that only the caller has.
+    pub(crate) fn put_back(&self, key: &K, hub: Arc<Hub>) {
+        let mut hubs = self.lock();
+        drop(hub);
+        if hubs.get(key).is_some_and(|hub| Arc::strong_count(hub) == 1) {
+            hubs.remove(key);
+        }
+    }
+
+    /// Wakes up to so many of those who wait for one thing.
+    pub(crate) fn wake(&self, key: &K, many: u64) {
+        let Some(hub) = self.lock().get(key).cloned() else { return };
+        hub.generation.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..many {
+            match hub.waiting.notify_one() {
+                Some(waker) => waker.wake(),
+                None => break,
+            }
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        let hubs: Vec<Arc<Hub>> = self.lock().values().cloned().collect();
+        for hub in hubs {
+            hub.generation.fetch_add(1, Ordering::SeqCst);
+            hub.waiting.wake_all();
+        }
+    }
+}
+
+/// Ready when something has happened since `seen`.
+pub(crate) struct Happened {
+    hub: Arc<Hub>,
+    seen: u64,
+    ticket: Option<Ticket>,
+}
+
+impl Happened {
+    pub(crate) const fn since(hub: Arc<Hub>, seen: u64) -> Self {
+        Happened { hub, seen, ticket: None }
+    }
+}
+
+impl Future for Happened {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.hub.generation() == this.seen {
+            // Registered, then looked at again: whoever counts up after this finds the registration.
+            drop(this.hub.waiting.register(&mut this.ticket, context.waker().clone()));
+            if this.hub.generation() == this.seen {
+                return Poll::Pending;
+            }
+        }
+        // It takes the notification with it: it looks at once.
+        drop(this.hub.waiting.remove(&mut this.ticket));
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Happened {
+    fn drop(&mut self) {
+        if self.ticket.is_some()
+            && self.hub.waiting.remove(&mut self.ticket).is_none()
+            && let Some(next) = self.hub.waiting.notify_one()
+        {
+            next.wake();
+        }
+    }
+}
+
+/// Looks until there is something, or the time is up. A look that finds nothing says how long there will be nothing by
+/// itself; what happens earlier wakes.
+///
+/// Whoever knows of a moment and leaves lets another one look, who will know of it then.
+pub(crate) async fn look_until<T>(
+    hub: &Arc<Hub>,
+    wait: Duration,
+    mut look: impl FnMut() -> Answer<Result<(Vec<T>, Option<Duration>), Error>>,
+) -> Result<Vec<T>, Error> {
+    struct PassOn<'a>(&'a Hub, bool);
+    impl Drop for PassOn<'_> {
+        fn drop(&mut self) {
+            if let Some(next) = Some(self.0).filter(|_| self.1).and_then(|hub| hub.waiting.notify_one()) {
+                self.0.generation.fetch_add(1, Ordering::SeqCst);
+                next.wake();
+            }
+        }
+    }
+    let clock = SystemClock::shared();
+    let deadline = clock.now().after(wait);
+    let mut knows = PassOn(hub, false);
+    loop {
+        // What happens from here on is not missed.
+        let seen = hub.generation();
+        let (found, due) = look().await?;
+        if !found.is_empty() || clock.now() >= deadline {
+            return Ok(found);
+        }
+        knows.1 |= due.is_some();
+        let next = due.map_or(deadline, |due| deadline.min(clock.now().after(due)));
+        unless(Sleep::until(Arc::clone(&clock), next), Happened::since(Arc::clone(hub), seen)).await;
+    }
+}

@@ -1,0 +1,54 @@
+//! Operations of one kind on one mailbox: one request at a time, with all that has gathered while the last one was under
+//! way. So a lone task never waits for company, and many share round trips. And a server need only remember the last one.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+/// So many entries are in a request at most, and so many bytes.
+const MOST_ENTRIES: usize = 1_000;
+const MOST_BYTES: usize = 4 << 20;
+
+pub(super) struct Lane<J> {
+    state: Mutex<State<J>>,
+    /// All keys of the mailbox, with this lane's own among them.
+    pub(super) keys: Vec<String>,
+}
+
+struct State<J> {
+    waiting: VecDeque<J>,
+    is_busy: bool,
+}
+
+/// How large a job is: its entries, and their bytes.
+pub(super) trait Weight {
+    fn weight(&self) -> (usize, usize);
+}
+
+impl<J: Weight> Lane<J> {
+    pub(super) fn new(keys: Vec<String>) -> Self {
+        Lane { state: Mutex::new(State { waiting: VecDeque::new(), is_busy: false }), keys }
+    }
+
+    /// Takes a job. Whether the caller has to start the work.
+    pub(super) fn push(&self, job: J) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.waiting.push_back(job);
+        !std::mem::replace(&mut state.is_busy, true)
+    }
+
+    /// What goes into the next request. Nothing: the work has ended.
+    pub(super) fn take(&self) -> Vec<J> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut entries, mut bytes, mut many) = (0, 0, 0);
+        for job in &state.waiting {
+            let (more, larger) = job.weight();
+            (entries, bytes) = (entries + more, bytes + larger);
+            if many > 0 && (entries > MOST_ENTRIES || bytes > MOST_BYTES) {
+                break;
+            }
+            many += 1;
+        }
+        state.is_busy = many > 0;
+        state.waiting.drain(..many).collect()
+    }
+}

@@ -1,0 +1,11 @@
+-- Shows dead letters, oldest first. ARGV: 5 how many at most.
+--@messages
+promote()
+finish()
+local letters = {}
+local ids = call('ZRANGE', DEAD, 0, ARGV[5] - 1)
+for i = 1, #ids do
+  local letter = cmsgpack.unpack(call('HGET', GRAVES, ids[i]))
+  letters[i] = { letter.e, letter.t, letter.r, letter.b }
+end
+return letters

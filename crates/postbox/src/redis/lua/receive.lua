@@ -1,0 +1,104 @@
+-- Leases messages, for several who ask at once. ARGV from 5: how many at most, and for how many milliseconds, of each.
+-- Answers the moment, when to look again, how many each gets, their members one after the other, their messages.
+local members, bodies, counts = {}, {}, {}
+
+if replay then
+  -- What was leased by the first time is handed out, unless its lease has ended since.
+  local before = cmsgpack.unpack(replay)
+  local scores = call('ZMSCORE', INVISIBLE, unpack(before.m))
+  local at = 0
+  for i, count in ipairs(before.c) do
+    counts[i] = 0
+    for _ = 1, count do
+      at = at + 1
+      local body = scores[at] and tonumber(scores[at]) > now and call('HGET', DATA, sub(before.m[at], 6, 21))
+      if body then
+        members[#members + 1], bodies[#bodies + 1] = before.m[at], body
+        counts[i] = counts[i] + 1
+      end
+    end
+  end
+  return { now, -1, counts, table.concat(members), bodies }
+end
+
+local wanted = 0
+for i = 5, #ARGV, 2 do
+  wanted = wanted + ARGV[i]
+  counts[#counts + 1] = 0
+end
+local has_special = false
+local function take()
+  local tombs = 0
+  repeat
+    local before = tombs
+    local entries = call('LPOP', PENDING, wanted - #members)
+    if not entries then
+      break
+    end
+    local ids = {}
+    for i = 1, #entries do
+      ids[i] = sub(entries[i], 5, 20)
+    end
+    local found = call('HMGET', DATA, unpack(ids))
+    for i = 1, #entries do
+      if found[i] then
+        local entry = entries[i]
+        has_special = has_special or byte(entry, 1) > 0
+        local count = struct.unpack('>I3', entry, 2)
+        members[#members + 1] = 'L' .. sub(entry, 1, 1) .. struct.pack('>I3', math.min(count + 1, 16777215)) .. sub(entry, 5)
+        bodies[#bodies + 1] = found[i]
+      else
+        tombs = tombs + 1
+      end
+    end
+  until tombs == before
+  if tombs > 0 then
+    call('HINCRBY', META, 'tombs', -tombs)
+  end
+  if #members == 0 then
+    return
+  end
+  local leases, at = {}, 0
+  for r = 1, #counts do
+    local most, till = tonumber(ARGV[3 + 2 * r]), now + ARGV[4 + 2 * r] * 2000
+    while counts[r] < most and at < #members do
+      at = at + 1
+      counts[r] = counts[r] + 1
+      leases[2 * at - 1], leases[2 * at] = string.format('%.0f', till + at), members[at]
+    end
+  end
+  call('ZADD', INVISIBLE, unpack(leases))
+end
+local function next_due()
+  if counts[#counts] > 0 then
+    return -1
+  end
+  local soonest = call('ZRANGE', INVISIBLE, 0, 0, 'WITHSCORES')[2]
+  local expiry = has_expiring and call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')[2]
+  soonest = tonumber(soonest or expiry or -1)
+  return expiry and math.min(soonest, tonumber(expiry)) or soonest
+end
+
+local is_quick = not is_due()
+if is_quick then
+  take()
+  if not has_special then
+    finish(#members > 0 and cmsgpack.pack({ c = counts, m = members }))
+    return { now, next_due(), counts, table.concat(members), bodies }
+  end
+end
+
+--@messages
+
+if not is_quick then
+  promote()
+  take()
+end
+for _, member in ipairs(members) do
+  local entry = sub(member, 2)
+  keep(entry, record_of(entry), 'L')
+end
+-- Those who asked here take what has come back; others need not be told of that.
+woken = math.max(0, woken - #members)
+finish(#members > 0 and cmsgpack.pack({ c = counts, m = members }))
+return { now, next_due(), counts, table.concat(members), bodies }

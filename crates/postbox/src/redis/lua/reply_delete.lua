@@ -1,0 +1,13 @@
+-- Deletes an entry. Answers 0 if there is none.
+local found = call('HMGET', ENTRY, 'state', 'token')
+if found[1] == 'gone' and found[2] == TOKEN then
+  return 1
+elseif not found[1] or found[1] == 'gone' then
+  return 0
+end
+call('HSET', ENTRY, 'state', 'gone', 'token', TOKEN)
+call('HDEL', ENTRY, 'value')
+call('PEXPIRE', ENTRY, GRACE)
+call('ZREM', EXPIRIES, ID)
+tell()
+return 1

@@ -1,0 +1,86 @@
+-- Stores messages. ARGV: 5 whether all are plain, 6 nonce, then id and message of each, and, unless all are plain, its
+-- delay in milliseconds and what it asks for. Answers whether the mailbox is new, and what is not simply stored.
+if replay then
+  -- A write, so that whoever waits for replicas on this connection waits for it.
+  call('SET', OP, last, 'PX', 600000)
+  return { 0, replay == '' and {} or cmsgpack.unpack(replay) }
+end
+local stamp = ARGV[6] .. struct.pack('>I8', now)
+
+if ARGV[5] == '1' and not max_size and not is_due() then
+  local entries = {}
+  call('HSET', DATA, unpack(ARGV, 7))
+  for i = 7, #ARGV, 2 do
+    entries[#entries + 1] = '\0\0\0\0' .. ARGV[i] .. stamp
+  end
+  call('RPUSH', PENDING, unpack(entries))
+  if is_new then
+    call('HSET', META, 'made', 1)
+  end
+  woken = #entries
+  finish('')
+  return { is_new and 1 or 0, {} }
+end
+
+--@messages
+
+promote()
+local size = max_size and total()
+local results, is_plain = {}, true
+local step = ARGV[5] == '1' and 2 or 4
+for i = 7, #ARGV, step do
+  local id, body = ARGV[i], ARGV[i + 1]
+  local delay = step == 4 and tonumber(ARGV[i + 2]) or 0
+  local wish = step == 4 and ARGV[i + 3] ~= '' and cmsgpack.unpack(ARGV[i + 3]) or {}
+  local result = ''
+  if wish.d then
+    local seen = call('HGET', DEDUP, wish.d)
+    if seen and struct.unpack('>I8', seen) > now then
+      result = '=' .. sub(seen, 9)
+    end
+  end
+  if result == '' and max_size and size >= max_size then
+    result = 'full ' .. string.format('%.0f', max_size)
+  end
+  if result == '' then
+    call('HSET', DATA, id, body)
+    if wish.d then
+      local old = call('ZRANGEBYSCORE', DEDUPS, '-inf', now, 'LIMIT', 0, 100)
+      if #old > 0 then
+        call('ZREM', DEDUPS, unpack(old))
+        call('HDEL', DEDUP, unpack(old))
+      end
+      local till = now + window * 2000
+      call('HSET', DEDUP, wish.d, struct.pack('>I8', till) .. id)
+      call('ZADD', DEDUPS, till, wish.d)
+    end
+    local flags = (wish.x and 1 or 0) + (wish.g and 2 or 0)
+    local entry = string.char(flags) .. '\0\0\0' .. id .. stamp
+    local record = nil
+    if flags > 0 then
+      record = { x = wish.x and now + wish.x * 2000 or nil, g = wish.g }
+      if wish.x then
+        call('ZADD', EXPIRING, record.x, id)
+        call('HSET', META, 'expiring', 1)
+      end
+    end
+    if delay > 0 then
+      call('ZADD', INVISIBLE, tick() + delay * 2000, 'D' .. entry)
+      call('HSET', DELAYED, id, 'D' .. entry)
+      keep(entry, record, 'D')
+      looked = true
+    else
+      join(entry, record)
+    end
+    size = size and size + 1
+  else
+    is_plain = false
+  end
+  results[#results + 1] = result
+end
+flush()
+if is_new then
+  call('HSET', META, 'made', 1)
+end
+finish(is_plain and '' or cmsgpack.pack(results))
+return { is_new and 1 or 0, is_plain and {} or results }
