@@ -8,7 +8,8 @@ use crate::{Proxy, Redis, Reply};
 const SLOTS: usize = 16_384;
 
 /// A cluster whose primaries share the slots evenly. Nodes are numbered: the primaries first, then the replicas, where
-/// replica `primaries + i` copies primary `i % primaries`. Fail-overs change roles, not numbers.
+/// replica `primaries + i` copies primary `i % primaries`. Fail-overs change roles, not numbers; they need a majority of
+/// the primaries, so three at least.
 pub struct RedisCluster {
     nodes: Vec<Redis>,
     proxies: Vec<Proxy>,
@@ -72,8 +73,10 @@ impl RedisClusterBuilder {
             let start = || {
                 let mut node = Redis::builder()
                     .cluster()
-                    .config("cluster-node-timeout", &self.node_timeout.as_millis().to_string())
-                    .config("cluster-replica-validity-factor", "0");
+                    .config("cluster-node-timeout", "1000")
+                    .config("cluster-replica-validity-factor", "0")
+                    // A replica that has not heard anything yet does not exist for clients.
+                    .config("repl-ping-replica-period", "1");
                 for (name, value) in &self.config {
                     node = node.config(name, value);
                 }
@@ -116,6 +119,10 @@ impl RedisClusterBuilder {
             });
         }
         cluster.wait_until_ok();
+        // Nodes talk the less, the longer this is: it would have taken them longer to get here.
+        for node in &cluster.nodes {
+            node.configure("cluster-node-timeout", &self.node_timeout.as_millis().to_string());
+        }
         cluster
     }
 }
@@ -149,8 +156,12 @@ impl RedisCluster {
     }
 
     fn ports(&self) -> impl Iterator<Item = u16> + '_ {
-        let port = |node: usize| self.proxies.get(node).map_or(self.nodes[node].port(), Proxy::port);
-        (0..self.nodes.len()).map(port)
+        (0..self.nodes.len()).map(|node| self.port(node))
+    }
+
+    /// Where clients of a node connect.
+    fn port(&self, node: usize) -> u16 {
+        self.proxies.get(node).map_or(self.nodes[node].port(), Proxy::port)
     }
 
     /// A node by its number.
@@ -238,6 +249,14 @@ impl RedisCluster {
                 }
                 if agreed.get_or_insert_with(|| slots.clone()) != &slots {
                     return Err(format!("{agreed:?} and, for node {index}, {slots:?}"));
+                }
+                // What clients are told; replicas appear in it a little later than in the views.
+                let told = ask(&["CLUSTER", "SLOTS"]).map_err(|error| error.to_string())?;
+                if let Some(port) = running.iter().map(|node| self.port(*node).to_string()).find(|port| {
+                    // No slot has so high a number.
+                    !told.lines().any(|line| line == port)
+                }) {
+                    return Err(format!("node {index} does not tell of {port}: {told}"));
                 }
                 let replication = ask(&["INFO", "replication"]).map_err(|error| error.to_string())?;
                 if replication.contains("master_link_status:down") {

@@ -110,6 +110,8 @@ struct Link {
     /// How many of the two ways have not ended.
     ways: usize,
     stats: Stats,
+    /// How many replies are or were to come.
+    expected: usize,
     /// The reply with this number is the last thing that comes, and does not arrive.
     drop_reply: Option<usize>,
     /// Whether something came from the server since the client sent something.
@@ -216,7 +218,8 @@ impl Proxy {
     }
 
     /// Loses one reply: the next request that contains the pattern reaches the server, which acts, but the reply is
-    /// thrown away and the connection closed. Replies of earlier requests on the connection arrive.
+    /// thrown away and the connection closed. Replies of earlier requests on the connection arrive, and so does what the
+    /// server sends on its own. Subscriptions have no reply in this sense.
     pub fn drop_reply(&self, pattern: &str) {
         self.drop_nth_reply(pattern, 0);
     }
@@ -316,8 +319,17 @@ impl Shared {
             std::thread::spawn(move || pump.run());
         }
         let stats = Stats { connections: 1, open: 1, ..Stats::default() };
-        let link =
-            Link { client, server, replication: false, closed: false, ways: 2, stats, drop_reply: None, replied: true };
+        let link = Link {
+            client,
+            server,
+            replication: false,
+            closed: false,
+            ways: 2,
+            stats,
+            expected: 0,
+            drop_reply: None,
+            replied: true,
+        };
         state.links.insert(number, link);
     }
 }
@@ -434,14 +446,16 @@ impl Pump {
     /// Counts a request, and decides whether it passes.
     fn request(&self, frame: &[u8]) -> Result<(), Closed> {
         let contains = |bytes: &[u8], pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
+        // Behind the number of words and the length of the first.
+        let command = frame.split(|byte| *byte == b'\n').nth(2).unwrap_or_default().to_ascii_uppercase();
+        // What follows it are pushes, of any number.
+        let has_reply = !command.ends_with(b"SUBSCRIBE\r");
         self.link(|link, faults| {
-            if contains(&frame[..frame.len().min(24)], b"$8\r\nREPLCONF\r\n") {
-                link.replication = true;
-            }
+            link.replication |= command == b"REPLCONF\r";
             link.stats.round_trips += usize::from(std::mem::take(&mut link.replied));
             // A fault that waits for a later request counts this one; the first that is due takes it.
             let due = faults.iter_mut().position(|fault| {
-                let matches = contains(frame, &fault.pattern);
+                let matches = (has_reply || !fault.reply) && contains(frame, &fault.pattern);
                 let due = matches && fault.passing == 0;
                 fault.passing -= usize::from(matches && !due);
                 due
@@ -451,10 +465,11 @@ impl Pump {
                     link.stats.dropped += 1;
                     return Err(Closed);
                 }
-                Some(_) => link.drop_reply = link.drop_reply.or(Some(link.stats.requests)),
+                Some(_) => link.drop_reply = link.drop_reply.or(Some(link.expected)),
                 None => {}
             }
             link.stats.requests += 1;
+            link.expected += usize::from(has_reply);
             Ok(())
         })
     }
