@@ -91,6 +91,8 @@ struct State {
     past: Stats,
     links: HashMap<usize, Link>,
     next_link: usize,
+    /// The port from which the proxy connected to itself.
+    own: Option<u16>,
 }
 
 /// Drops a request or its reply.
@@ -146,6 +148,7 @@ impl Proxy {
             past: Stats::default(),
             links: HashMap::new(),
             next_link: 0,
+            own: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let number = port.number;
@@ -198,6 +201,7 @@ impl Proxy {
 
     /// Closes all connections. New ones are accepted.
     pub fn cut(&self) {
+        self.catch_up();
         self.change(|state| {
             state.links.values_mut().filter(|link| !link.replication).for_each(Link::close);
         });
@@ -205,6 +209,7 @@ impl Proxy {
 
     /// Listens no more: who connects is refused. Open connections stay.
     pub fn refuse(&self) {
+        self.catch_up();
         self.change(|state| state.refused = true);
         // Wakes the acceptor.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
@@ -246,6 +251,16 @@ impl Proxy {
         present.fold(state.past, |sum, stats| sum + stats)
     }
 
+    /// Connections that clients have by now are accepted when this returns: they come before its own.
+    fn catch_up(&self) {
+        let mut state = lock(&self.shared.state);
+        // Accepting needs the lock, and by then the port is known.
+        let Ok(own) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
+        state.own = Some(own.local_addr().expect("a socket").port());
+        drop(state);
+        self.wait("a connection of the proxy", |state| state.own.is_none());
+    }
+
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut lock(&self.shared.state));
         self.shared.changed.notify_all();
@@ -276,8 +291,12 @@ impl Shared {
 
     fn accept(self: &Arc<Self>, port: &Port, mut listener: TcpListener) {
         loop {
-            while let Ok((client, _)) = listener.accept() {
+            while let Ok((client, from)) = listener.accept() {
                 let mut state = lock(&self.state);
+                if state.own == Some(from.port()) {
+                    state.own = None;
+                    continue;
+                }
                 if state.ended {
                     return;
                 }
@@ -291,6 +310,7 @@ impl Shared {
             drop(listener);
             let mut state = lock(&self.state);
             state.listening = false;
+            state.own = None;
             while state.refused && !state.ended {
                 state = self.wait(state);
             }

@@ -105,8 +105,11 @@ fn connections_are_cut_and_refused() {
     client.call(&["PING"]).unwrap();
     proxy.cut();
     assert!(client.call(&["PING"]).is_err());
+    // Also one that the client alone knows of.
     let mut client = Client::connect(proxy.port()).unwrap();
-    client.call(&["PING"]).unwrap();
+    proxy.cut();
+    assert!(client.call(&["PING"]).is_err());
+    let mut client = Client::connect(proxy.port()).unwrap();
     proxy.refuse();
     for _ in 0..3 {
         let refused = Client::connect(proxy.port()).err().unwrap();
@@ -115,7 +118,7 @@ fn connections_are_cut_and_refused() {
     assert_eq!(client.call(&["PING"]).unwrap().to_string(), "PONG");
     proxy.accept();
     assert_eq!(Client::connect(proxy.port()).unwrap().call(&["PING"]).unwrap().to_string(), "PONG");
-    assert_eq!(proxy.stats().connections, 3);
+    assert_eq!(proxy.stats().connections, 4);
 }
 
 #[test]
