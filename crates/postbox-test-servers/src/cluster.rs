@@ -22,6 +22,7 @@ pub struct RedisClusterBuilder {
     replicas: usize,
     node_timeout: Duration,
     proxied: bool,
+    password: Option<String>,
     config: Vec<(String, String)>,
 }
 
@@ -61,6 +62,12 @@ impl RedisClusterBuilder {
         self
     }
 
+    /// The password of the default user.
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
     /// A line of redis.conf for every node.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.config.push((name.into(), value.into()));
@@ -77,6 +84,9 @@ impl RedisClusterBuilder {
                     .config("cluster-replica-validity-factor", "0")
                     // A replica that has not heard anything yet does not exist for clients.
                     .config("repl-ping-replica-period", "1");
+                if let Some(password) = &self.password {
+                    node = node.password(password);
+                }
                 for (name, value) in &self.config {
                     node = node.config(name, value);
                 }
@@ -140,19 +150,21 @@ impl RedisCluster {
             replicas: 0,
             node_timeout: Duration::from_secs(1),
             proxied: false,
+            password: None,
             config: Vec::new(),
         }
     }
 
-    /// `redis+cluster://` with all nodes, or with their proxies.
+    /// `redis+cluster://` with the password and all nodes, or their proxies.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.ports().map(|port| format!("127.0.0.1:{port}")).collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        format!("redis+cluster://{}{}", self.nodes[0].credentials(), hosts.join(","))
     }
 
-    /// `redis://` for each node, or for its proxy.
+    /// `redis://` with the password, for each node or its proxy.
     pub fn urls(&self) -> Vec<String> {
-        self.ports().map(|port| format!("redis://127.0.0.1:{port}")).collect()
+        let credentials = self.nodes[0].credentials();
+        self.ports().map(|port| format!("redis://{credentials}127.0.0.1:{port}")).collect()
     }
 
     fn ports(&self) -> impl Iterator<Item = u16> + '_ {
@@ -335,7 +347,12 @@ impl SlotMigration<'_> {
     /// Moves one key.
     pub fn move_key(&self, key: &str) {
         let port = self.cluster.nodes[self.to].port().to_string();
-        self.cluster.nodes[self.from].command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+        let from = &self.cluster.nodes[self.from];
+        let mut command = vec!["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+        if let Some(password) = from.password() {
+            command.extend(["AUTH", password]);
+        }
+        from.command(&command);
     }
 
     /// Moves all keys that are there.

@@ -88,8 +88,10 @@ impl RedisBuilder {
 
     /// Starts it, and waits until it answers and, as a replica, has its copy.
     pub fn start(self) -> Redis {
+        let mut tries = 0;
         loop {
             let redis = Redis::launch(self.clone());
+            tries += 1;
             match redis.wait_until_ready() {
                 Ok(()) => {
                     if self.replica {
@@ -98,8 +100,8 @@ impl RedisBuilder {
                     return redis;
                 }
                 // Another program took the port since it was reserved.
-                Err(log) if log.contains("Address already in use") => {}
-                Err(log) => panic!("redis-server did not start{}\n{log}", missing()),
+                Err(log) if log.contains("Address already in use") && tries < 10 => {}
+                Err(log) => panic!("redis-server did not start, at try {tries}{}\n{log}", missing()),
             }
         }
     }
@@ -187,8 +189,16 @@ impl Redis {
     /// `redis://` or `rediss://`, with the password.
     pub fn url(&self) -> String {
         let scheme = if self.options.certificates.is_some() { "rediss" } else { "redis" };
-        let password = self.options.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
-        format!("{scheme}://{password}127.0.0.1:{}", self.port())
+        format!("{scheme}://{}127.0.0.1:{}", self.credentials(), self.port())
+    }
+
+    /// What a URL has before the host.
+    pub(crate) fn credentials(&self) -> String {
+        self.password().map(|password| format!(":{password}@")).unwrap_or_default()
+    }
+
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.options.password.as_deref()
     }
 
     /// The Unix socket, which every server has besides its port.
@@ -249,7 +259,7 @@ impl Redis {
     /// A new connection by the Unix socket, as the default user.
     pub fn client(&self) -> io::Result<Client> {
         let mut client = Client::connect_unix(&self.unix_socket())?;
-        if let Some(password) = &self.options.password {
+        if let Some(password) = self.password() {
             client.call(&["AUTH", password])?;
         }
         Ok(client)

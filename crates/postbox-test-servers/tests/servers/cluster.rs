@@ -21,7 +21,8 @@ fn a_killed_primary_is_replaced_and_comes_back_as_a_replica() {
 
 #[test]
 fn a_slot_moves_step_by_step() {
-    let cluster = RedisCluster::start(2, 0);
+    let cluster = RedisCluster::builder().primaries(2).password("secret").start();
+    assert!(cluster.url().starts_with("redis+cluster://:secret@127.0.0.1:"));
     let slot = cluster.slot_of("{s}");
     let from = cluster.primary_of_slot(slot);
     let to = 1 - from;
