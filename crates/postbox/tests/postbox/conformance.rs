@@ -134,3 +134,57 @@ mod sqlite {
         postbox::conformance::property(&File::new(), 3);
     }
 }
+
+/// A server or a cluster that the tests share, under a prefix of this process.
+struct Server(Connection);
+
+impl Server {
+    fn at(url: &str) -> Self {
+        let connection = postbox::connect(url).blocking().unwrap();
+        Server(connection.prefix(format!("conformance-{}", std::process::id())))
+    }
+
+    fn standalone() -> Self {
+        Self::at(postbox_test_servers::shared_redis())
+    }
+
+    fn cluster() -> Self {
+        Self::at(postbox_test_servers::shared_cluster())
+    }
+}
+
+impl Harness for Server {
+    fn connect(&self) -> Connection {
+        self.0.clone()
+    }
+
+    fn advance(&self, by: Duration) {
+        Real.advance(by);
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+}
+
+mod redis {
+    use super::*;
+
+    postbox::conformance_tests!(Server::standalone());
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        postbox::conformance::property(&Server::standalone(), 3);
+    }
+}
+
+mod redis_cluster {
+    use super::*;
+
+    postbox::conformance_tests!(Server::cluster());
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        postbox::conformance::property(&Server::cluster(), 3);
+    }
+}

@@ -1,0 +1,174 @@
+//! A server process that ends with whoever started it, and the ports that servers listen on.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes this long unless it never comes; under the limit that nextest has for a test.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks until the answer is there, and panics with the last reason if it does not come.
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match ask() {
+            Ok(value) => return value,
+            Err(reason) if Instant::now() > end => panic!("{what}: not after {LIMIT:?}: {reason}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// A test that failed elsewhere is no reason to fail here as well.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A free port of the loopback address, kept from all others that ask here, in this process or another, while it lives.
+/// Below the ports that the system gives out by itself, so that a server that was stopped finds its port free again.
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _claim: UnixListener,
+}
+
+impl Port {
+    pub(crate) fn reserve() -> Port {
+        use std::hash::{BuildHasher as _, RandomState};
+        let start = RandomState::new().hash_one(std::process::id());
+        for step in 0..10_000 {
+            let number = 20_000 + ((start % 10_000 + step) % 10_000) as u16;
+            let name = SocketAddr::from_abstract_name(format!("postbox-test-port-{number}")).unwrap();
+            let Ok(claim) = UnixListener::bind_addr(&name) else { continue };
+            if TcpListener::bind(("127.0.0.1", number)).is_ok() {
+                return Port { number, _claim: claim };
+            }
+        }
+        panic!("no port from 20000 to 29999 is free");
+    }
+}
+
+/// Started with the folder and the command. Takes orders line by line and says when each is done. When the orders end,
+/// because the handle was dropped or its process died, the server is killed and the folder removed.
+const SHELL: &str = r#"
+trap '' HUP INT TERM
+folder=$1
+shift
+pid=
+while read -r order; do
+  case $order in
+    start) "$@" >>"$folder/log" 2>&1 </dev/null & pid=$! ;;
+    KILL) kill -s KILL "$pid"; wait "$pid"; pid= ;;
+    *) kill -s "$order" "$pid" ;;
+  esac
+  echo "$pid"
+done
+[ -z "$pid" ] || { kill -s KILL "$pid"; wait "$pid"; }
+rm -rf "$folder"
+"#;
+
+/// The shell that starts, signals and finally kills a server. It is the server's parent, so no pid is used twice.
+pub(crate) struct Supervisor {
+    shell: Child,
+    line: Mutex<Option<Line>>,
+    pid: AtomicU32,
+    folder: PathBuf,
+}
+
+struct Line {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Supervisor {
+    /// For a command that keeps its files in `folder`; it does not run yet.
+    pub(crate) fn new(folder: PathBuf, command: &[&str]) -> Supervisor {
+        let mut shell = Command::new("sh")
+            .args(["-c", SHELL, "sh"])
+            .arg(&folder)
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // Signals to the group of the test are not for the server: it ends when the orders end.
+            .process_group(0)
+            .spawn()
+            .expect("sh");
+        let line = Line { orders: shell.stdin.take().unwrap(), answers: BufReader::new(shell.stdout.take().unwrap()) };
+        Supervisor { shell, line: Mutex::new(Some(line)), pid: AtomicU32::new(0), folder }
+    }
+
+    fn order(&self, order: &str) -> u32 {
+        let mut guard = lock(&self.line);
+        let line = guard.as_mut().expect("only dropping takes it");
+        let mut answer = String::new();
+        writeln!(line.orders, "{order}").and_then(|()| line.answers.read_line(&mut answer)).expect("the supervisor");
+        answer.trim().parse().unwrap_or(0)
+    }
+
+    pub(crate) fn start(&self) {
+        assert_eq!(self.pid(), 0, "it runs already");
+        self.pid.store(self.order("start"), Ordering::Relaxed);
+    }
+
+    /// Returns when the process is gone.
+    pub(crate) fn kill(&self) {
+        if self.pid.swap(0, Ordering::Relaxed) != 0 {
+            self.order("KILL");
+        }
+    }
+
+    /// Returns when no thread of the process runs any more.
+    pub(crate) fn pause(&self) {
+        self.order("STOP");
+        eventually("pausing a server", || if self.state() == Some('T') { Ok(()) } else { Err("it runs".into()) });
+    }
+
+    pub(crate) fn resume(&self) {
+        self.order("CONT");
+    }
+
+    /// 0 after `kill`.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was started, and has neither ended nor been paused.
+    pub(crate) fn is_running(&self) -> bool {
+        !matches!(self.state(), None | Some('Z' | 'X' | 'T'))
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.state(), None | Some('Z' | 'X'))
+    }
+
+    fn state(&self) -> Option<char> {
+        let pid = self.pid();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The end of what the server wrote.
+    pub(crate) fn log_tail(&self) -> String {
+        let log = String::from_utf8_lossy(&std::fs::read(self.folder.join("log")).unwrap_or_default()).into_owned();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        drop(self.line.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let _ = self.shell.wait();
+    }
+}

@@ -1,0 +1,7 @@
+//! The servers do what their names say.
+
+mod cluster;
+mod proxy;
+mod redis;
+mod sentinel;
+mod supervision;

@@ -1,0 +1,60 @@
+//! No server outlives its test, however that ends.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use postbox_test_servers::Redis;
+
+/// What the child does, if this process is one: starts servers, tells, and waits to be killed.
+#[test]
+fn child_that_is_killed() {
+    if std::env::var_os("POSTBOX_TEST_ROLE").is_none() {
+        return;
+    }
+    let servers = [Redis::start(), Redis::start()];
+    servers[1].pause();
+    for redis in &servers {
+        println!("\nserver {} {}", redis.pid(), redis.folder().display());
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn servers_die_with_the_process_that_started_them() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "supervision::child_that_is_killed", "--nocapture"])
+        .env("POSTBOX_TEST_ROLE", "child")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let servers: Vec<(String, String)> = lines
+        .filter_map(|line| {
+            let (pid, folder) = line.strip_prefix("server ")?.split_once(' ')?;
+            Some((format!("/proc/{pid}"), folder.to_owned()))
+        })
+        .take(2)
+        .collect();
+    let exists = |path: &str| std::path::Path::new(path).exists();
+    assert_eq!(servers.len(), 2);
+    assert!(servers.iter().all(|(process, folder)| exists(process) && exists(folder)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while servers.iter().any(|(process, folder)| exists(process) || exists(folder)) {
+        assert!(Instant::now() < end, "they live on: {servers:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_dropped_server_is_gone() {
+    let redis = Redis::start();
+    let (process, folder) = (format!("/proc/{}", redis.pid()), redis.folder().to_owned());
+    assert!(folder.exists());
+    drop(redis);
+    assert!(!std::path::Path::new(&process).exists() && !folder.exists());
+}
