@@ -142,7 +142,10 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             "prefix" => options.prefix = Some(value.clone()),
             // Read with the place.
             "synchronous" if uri.scheme == "sqlite" => {}
-            _ => return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}"))),
+            _ => {
+                let own = if uri.scheme == "sqlite" { ", synchronous" } else { "" };
+                return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}{own}")));
+            }
         }
     }
     Ok(())
@@ -244,7 +247,7 @@ pub(crate) fn open_untyped(uri: String, builder: HandleOptions) -> Answer<Result
     place(&uri, &parsed, true).map(move |found| {
         let (backend, name) = found?;
         let Some(name) = name else {
-            return Err(Error::resolution(&uri, format!("no mailbox name; write {}://name", parsed.scheme)));
+            return Err(Error::resolution(&uri, format!("no mailbox name; write {}", parsed.example())));
         };
         let mut options = HandleOptions::default();
         apply(&uri, &parsed, &mut options)?;
