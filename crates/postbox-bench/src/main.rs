@@ -1,4 +1,4 @@
-//! `cargo run --release -p postbox-bench -- SUITE [--json] [--quick] [--only TEXT]`
+//! `cargo run --release -p postbox-bench -- SUITE [--json] [--quick] [--only TEXT] [--peers NAME]`
 //!
 //! Postbox and its peers in one run, in turn: round by round each system runs once, so that noise hits all alike.
 
@@ -13,21 +13,31 @@ use report::Settings;
 #[global_allocator]
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
-const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT]
+const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT] [--peers NAME]
 suites: core, memory, sqlite
   --json       one JSON line per measurement
   --quick      fewer messages and rounds: shows that all works, not how fast
-  --only TEXT  only the scenarios whose name contains TEXT";
+  --only TEXT  only the scenarios whose name contains TEXT
+  --peers NAME suite sqlite: also against apalis (built first) or python (litequeue and persist-queue, installed
+               first, in the target folder); as often as needed";
 
 fn main() {
-    let mut settings = Settings { json: false, quick: false, only: None };
+    let mut settings = Settings { json: false, quick: false, only: None, peers: Vec::new() };
     let mut suites = Vec::new();
-    let mut arguments = std::env::args().skip(1);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((sqlite::ROLE, rest)) = arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {
+        return sqlite::process(rest);
+    }
+    let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => settings.json = true,
             "--quick" => settings.quick = true,
             "--only" => settings.only = Some(arguments.next().unwrap_or_else(|| fail("--only needs a text"))),
+            "--peers" => match arguments.next() {
+                Some(peer) if sqlite::PEERS.contains(&peer.as_str()) => settings.peers.push(peer),
+                _ => fail(&format!("--peers needs one of {}", sqlite::PEERS.join(", "))),
+            },
             "--help" | "-h" => return println!("{USAGE}"),
             "core" => suites.push(core::run as fn(&Settings)),
             "memory" => suites.push(memory::run),

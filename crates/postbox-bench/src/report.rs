@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) quick: bool,
     /// Only scenarios whose name contains this.
     pub(crate) only: Option<String>,
+    /// Peers that have to be built or installed first.
+    pub(crate) peers: Vec<String>,
 }
 
 impl Settings {
@@ -70,8 +72,10 @@ pub(crate) fn measure(
             }
         }
     }
+    // Limits and what promises less are there to look at.
+    let is_peer = |system: &str| ![OURS, "limit-", "unsynced-"].iter().any(|prefix| system.starts_with(prefix));
     let best_peer = (0..contenders.len())
-        .filter(|&index| !contenders[index].system.starts_with(OURS) && !contenders[index].system.starts_with("limit-"))
+        .filter(|&index| is_peer(contenders[index].system))
         .max_by(|&a, &b| median(&rates[a]).total_cmp(&median(&rates[b])));
     for (index, contender) in contenders.iter().enumerate() {
         let ours = contender.system.starts_with(OURS);

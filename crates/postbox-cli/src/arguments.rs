@@ -5,14 +5,22 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+const DEFAULT: &str = "sqlite://postbox.db/default";
+const AFTER: &str = "\
+Times are written 500ms, 2.5s, 3m or 1h.
+
+Exit status: 0 all went well, 1 it failed, 2 the arguments are wrong, 3 there was no message or no reply in time,
+130 it was interrupted before it was done.";
+
 /// One mailbox, from actor to cloud.
 ///
 /// Every command works on the mailbox that --url names; without it, on the file postbox.db in the current folder.
 #[derive(Debug, Parser)]
-#[command(name = "postbox", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "postbox", version, propagate_version = true, arg_required_else_help = true, after_long_help = AFTER)]
 pub(crate) struct Arguments {
-    /// Which mailbox: memory://NAME, sqlite://FILE/NAME
-    #[arg(short, long, global = true, env = "POSTBOX_URL", default_value = "sqlite://postbox.db/default")]
+    /// Which mailbox: sqlite://FILE/NAME; memory://NAME is gone when the command ends
+    // An address may have a password: help does not show what the variable holds.
+    #[arg(short, long, global = true, env = "POSTBOX_URL", hide_env_values = true, default_value = DEFAULT)]
     pub(crate) url: String,
     /// Writes JSON, one object a line, for programs
     #[arg(long, global = true)]
@@ -31,8 +39,8 @@ pub(crate) enum Command {
     Request(Request),
     /// Runs a program for each message: body on its standard input, standard output is the reply
     ///
-    /// Exit status 0 finishes the message, 75 or a signal has it tried again, 65 or 78 sends it to the dead letters, any
-    /// other is tried again until the retries are used up.
+    /// Exit status 0 finishes the message, 65 or 78 sends it to the dead letters at once; after any other, or a signal, it
+    /// is tried again until the attempts are used up. Ctrl-C lets the programs that run finish and gives the rest back.
     Work(Work),
     /// Says how many messages are where
     Stats {
@@ -43,7 +51,7 @@ pub(crate) enum Command {
     /// Shows messages without leasing them
     Peek {
         /// At most so many
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 10, value_parser = number::<usize>)]
         max: usize,
     },
     /// Removes all messages, but no dead letters
@@ -51,16 +59,19 @@ pub(crate) enum Command {
     /// Looks after messages that nobody could finish
     #[command(subcommand)]
     Dead(Dead),
-    /// Lists the mailboxes of a file or server: --url names it without a mailbox
+    /// Lists the mailboxes of the file that --url names, with or without a mailbox
     List,
     /// Moves all messages from one mailbox to another, of any kind; nothing is lost when interrupted
+    ///
+    /// Bodies, attributes and reply addresses go along. Delayed, leased and dead messages stay where they are, and so do
+    /// requests, whose replies are awaited there.
     Move {
-        /// From here
+        /// The mailbox to take from, like sqlite://old.db/jobs
         from: String,
-        /// To there
+        /// The mailbox to send to, like sqlite://new.db/jobs
         to: String,
         /// At most so many
-        #[arg(long)]
+        #[arg(long, value_parser = number::<u64>)]
         max: Option<u64>,
     },
     /// Shows what Postbox is for: workers answer requests, one is killed, nothing is lost
@@ -68,10 +79,10 @@ pub(crate) enum Command {
     /// Measures send, receive, acknowledge on the mailbox that --url names (a new one is best)
     Bench {
         /// So many cycles at a time
-        #[arg(long, default_value_t = 64)]
+        #[arg(long, default_value_t = 64, value_parser = number::<usize>)]
         concurrency: usize,
         /// For so long
-        #[arg(long, default_value = "3s", value_parser = duration)]
+        #[arg(long, default_value = "3s", value_name = "TIME", value_parser = duration)]
         time: Duration,
     },
     /// Prints completions for a shell
@@ -94,35 +105,35 @@ pub(crate) struct Send {
     #[arg(long, conflicts_with = "body")]
     pub(crate) lines: bool,
     /// Sends so many lines at a time
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
     pub(crate) batch: usize,
     /// Invisible for so long
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) delay: Option<Duration>,
-    /// Where an answer should go
-    #[arg(long)]
+    /// Where an answer should go: the name of a mailbox of the same file
+    #[arg(long, value_name = "ADDRESS")]
     pub(crate) reply_to: Option<String>,
-    /// NAME=VALUE, as often as needed
-    #[arg(long, value_parser = attribute)]
+    /// An attribute of the message; as often as needed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attribute: Vec<(String, String)>,
     /// Delivered in order, one at a time, with the others of this group
     #[arg(long)]
     pub(crate) group: Option<String>,
     /// Sends with the same id within five minutes are one
-    #[arg(long, conflicts_with = "lines")]
+    #[arg(long, value_name = "ID", conflicts_with = "lines")]
     pub(crate) deduplication_id: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Receive {
     /// At most so many at a time
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = number::<usize>)]
     pub(crate) max: usize,
     /// Leased for so long
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
     pub(crate) visibility: Duration,
     /// Waits so long for the first one
-    #[arg(long, default_value = "0s", value_parser = duration)]
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration)]
     pub(crate) wait: Duration,
     /// Acknowledges each message once it is printed
     #[arg(long)]
@@ -137,26 +148,26 @@ pub(crate) struct Request {
     /// The body; without it, standard input
     pub(crate) body: Option<String>,
     /// Waits so long for the reply
-    #[arg(long, default_value = "60s", value_parser = duration)]
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
     pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Work {
     /// So many programs at a time
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = number::<usize>)]
     pub(crate) concurrency: usize,
     /// Messages are leased for so long, and longer while their program runs
-    #[arg(long, default_value = "60s", value_parser = duration)]
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
     pub(crate) visibility: Duration,
     /// So many attempts, then the dead letters
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = number::<u32>)]
     pub(crate) retries: u32,
     /// The first retry comes after so long, each further one after twice the time
-    #[arg(long, default_value = "1s", value_parser = duration)]
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration)]
     pub(crate) backoff: Duration,
     /// Ends after so many receives
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u64>)]
     pub(crate) max_iterations: Option<u64>,
     /// The program and its arguments
     #[arg(last = true, required = true)]
@@ -168,13 +179,13 @@ pub(crate) enum Dead {
     /// Shows them, oldest first
     List {
         /// At most so many
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
         max: usize,
     },
     /// Makes them visible again, oldest first, as if never delivered
     Redrive {
         /// At most so many
-        #[arg(long)]
+        #[arg(long, value_parser = number::<usize>)]
         max: Option<usize>,
     },
     /// Removes them
@@ -184,10 +195,10 @@ pub(crate) enum Dead {
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// So many requests
-    #[arg(long, default_value_t = 2_000)]
+    #[arg(long, default_value_t = 2_000, value_parser = number::<u32>)]
     pub(crate) requests: u32,
     /// So many worker processes; one of them is killed
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = number::<usize>)]
     pub(crate) workers: usize,
     /// Keeps the file, here
     #[arg(long)]
@@ -203,10 +214,16 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        other => return Err(format!("unknown unit {other:?}: write 500ms, 2.5s, 3m or 1h")),
+        other if !number.is_empty() => return Err(format!("unknown unit {other:?}: write 500ms, 2.5s, 3m or 1h")),
+        _ => 1.0,
     };
-    let number: f64 = number.parse().map_err(|_| "write 500ms, 2.5s, 3m or 1h".to_string())?;
+    let number: f64 = number.parse().map_err(|_| "not a time: write 500ms, 2.5s, 3m or 1h".to_string())?;
     Duration::try_from_secs_f64(number * factor).map_err(|error| error.to_string())
+}
+
+/// A whole number.
+fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| "write a whole number, like 10".to_string())
 }
 
 fn attribute(text: &str) -> Result<(String, String), String> {

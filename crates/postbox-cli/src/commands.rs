@@ -28,12 +28,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Dead(command) => dead(&open(&url)?, &command, json),
         Command::List => {
-            for name in postbox::connect(url).blocking()?.list().blocking()? {
+            for name in postbox::connect(without_mailbox(url)).blocking()?.list().blocking()? {
                 output::line(if json { json!({ "mailbox": name.as_str() }).to_string() } else { name.to_string() })?;
             }
             Ok(())
         }
-        Command::Move { from, to, max } => transfer::run(&open(&from)?, &open(&to)?, max, json),
+        Command::Move { from, to, max } => transfer::run(&from, &to, max, json),
         Command::Demo(options) => demo::run(&options, json),
         Command::DemoWorker => demo::work(&open(&url)?),
         Command::Bench { concurrency, time } => bench::run(&open(&url)?, concurrency, time, json),
@@ -48,20 +48,33 @@ pub(crate) fn open(url: &str) -> Result<Mailbox, Failure> {
     Ok(postbox::open(url).blocking()?)
 }
 
-/// Raised by Ctrl-C, and by a request to end.
-pub(crate) fn interrupted() -> Result<Cancellation, Failure> {
-    let (token, raised) = (Cancellation::new(), Cancellation::new());
-    let told = token.clone();
+/// A file is listed whether its URI goes on with the name of a mailbox or not.
+fn without_mailbox(url: String) -> String {
+    let (place, options) = url.split_once('?').unwrap_or((&url, ""));
+    let file = place.strip_prefix("sqlite://").and_then(|place| Some(place.rsplit_once('/')?.0));
+    match file {
+        Some(file) if std::path::Path::new(file).is_file() => format!("sqlite://{file}?{options}"),
+        _ => url,
+    }
+}
+
+/// On Ctrl-C, and on a request to end: acts, and says what happens now. The second time it is meant at once.
+pub(crate) fn on_interrupt(
+    note: &'static str,
+    json: bool,
+    mut act: impl FnMut() + std::marker::Send + 'static,
+) -> Result<(), Failure> {
+    let mut is_raised = false;
     ctrlc::set_handler(move || {
-        // The second time it is meant at once.
-        if raised.is_cancelled() {
+        if std::mem::replace(&mut is_raised, true) {
             std::process::exit(130);
         }
-        raised.cancel();
-        told.cancel();
+        act();
+        if !note.is_empty() {
+            output::note(note, json);
+        }
     })
-    .map_err(|error| Failure::Other(format!("cannot listen for Ctrl-C: {error}")))?;
-    Ok(token)
+    .map_err(|error| Failure::Other(format!("cannot listen for Ctrl-C: {error}")))
 }
 
 fn input() -> Result<Vec<u8>, Failure> {
@@ -146,13 +159,13 @@ fn show(message: &postbox::Message<Bytes, Bytes, crate::plain::Plain>, json: boo
 }
 
 fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failure> {
-    let interrupted = interrupted()?;
-    // Ctrl-C ends a wait at once.
+    let interrupted = Cancellation::new();
     let (closing, token) = (mailbox.clone(), interrupted.clone());
-    std::thread::spawn(move || {
-        postbox::wait_for(token.cancelled());
+    on_interrupt("what was not printed is given back; Ctrl-C again ends at once", json, move || {
+        token.cancel();
+        // A wait ends at once.
         closing.close();
-    });
+    })?;
     let wait = if options.follow { Duration::from_secs(20).max(options.wait) } else { options.wait };
     let mut received = 0usize;
     loop {
@@ -180,7 +193,11 @@ fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failu
             return Ok(());
         }
         if !options.follow {
-            return if received > 0 { Ok(()) } else { Err(Failure::Nothing("there is no message")) };
+            return if received > 0 {
+                Ok(())
+            } else {
+                Err(Failure::Nothing("there is no message (--wait 20s waits for one)"))
+            };
         }
     }
 }
@@ -203,7 +220,11 @@ fn request(mailbox: &Mailbox, options: Request, json: bool) -> Result<(), Failur
 }
 
 fn stats(mailbox: &Mailbox, watch: bool, json: bool) -> Result<(), Failure> {
-    let interrupted = if watch { Some(interrupted()?) } else { None };
+    let interrupted = Cancellation::new();
+    if watch {
+        let token = interrupted.clone();
+        on_interrupt("", json, move || token.cancel())?;
+    }
     let mut before: Option<Counts> = None;
     loop {
         let counts = mailbox.counts().blocking()?;
@@ -218,7 +239,9 @@ fn stats(mailbox: &Mailbox, watch: bool, json: bool) -> Result<(), Failure> {
             })?;
         }
         before = Some(counts);
-        let Some(interrupted) = &interrupted else { return Ok(()) };
+        if !watch {
+            return Ok(());
+        }
         for _ in 0..10 {
             if interrupted.is_cancelled() {
                 return Ok(());

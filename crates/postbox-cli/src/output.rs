@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Other(String),
     /// There was nothing to receive, or no reply in time.
     Nothing(&'static str),
+    /// It was ended before it was done.
+    Interrupted(&'static str),
     /// The output is closed.
     Output,
 }
@@ -26,10 +28,11 @@ impl From<postbox::Error> for Failure {
 }
 
 impl Failure {
-    /// 1 for errors, 3 for nothing; 2 is for wrong arguments.
+    /// 1 for errors, 3 for nothing, 130 for Ctrl-C; 2 is for wrong arguments.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Nothing(_) => 3,
+            Failure::Interrupted(_) => 130,
             Failure::Output => 0,
             _ => 1,
         })
@@ -38,9 +41,10 @@ impl Failure {
 
 pub(crate) fn failed(failure: &Failure, json: bool) {
     let (text, kind, transient) = match failure {
-        Failure::Postbox(error) => (error.to_string(), error.kind(), error.is_transient()),
+        Failure::Postbox(error) => (by_options(error), error.kind(), error.is_transient()),
         Failure::Other(text) => (text.clone(), "failed", false),
         Failure::Nothing(text) => ((*text).to_string(), "nothing", true),
+        Failure::Interrupted(text) => ((*text).to_string(), "interrupted", true),
         Failure::Output => return,
     };
     if json {
@@ -48,6 +52,28 @@ pub(crate) fn failed(failure: &Failure, json: bool) {
     } else {
         eprintln!("postbox: {text}");
     }
+}
+
+/// What the library calls by the name of an argument is an option here.
+fn by_options(error: &postbox::Error) -> String {
+    let postbox::Error::InvalidParameter { parameter, value, limit } = error else { return error.to_string() };
+    let option = match *parameter {
+        "max_messages" => "--max",
+        "visibility_timeout" => "--visibility",
+        "wait_time" => "--wait",
+        "reply_timeout" => "--timeout",
+        "delay" => "--delay",
+        "concurrency" => "--concurrency",
+        other => other,
+    };
+    format!("{option} = {value} is not allowed: {limit}")
+}
+
+/// Says beside the output what happens.
+pub(crate) fn note(text: &str, json: bool) {
+    let text = if json { json!({ "note": text }).to_string() } else { format!("postbox: {text}") };
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Writes a line. A closed output ends the command quietly.

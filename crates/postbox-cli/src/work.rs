@@ -9,7 +9,7 @@ use postbox::{Backoff, Context, HandlerError};
 use serde_json::json;
 
 use crate::arguments::Work;
-use crate::commands::interrupted;
+use crate::commands::on_interrupt;
 use crate::output::{self, Failure};
 use crate::plain::Mailbox;
 
@@ -17,7 +17,6 @@ use crate::plain::Mailbox;
 const WRONG: [i32; 2] = [65, 78];
 
 pub(crate) fn run(mailbox: &Mailbox, options: Work, json: bool) -> Result<(), Failure> {
-    let interrupted = interrupted()?;
     let command = Arc::new(options.command);
     let handler = move |body: Bytes, context: Context| {
         let command = Arc::clone(&command);
@@ -43,10 +42,9 @@ pub(crate) fn run(mailbox: &Mailbox, options: Work, json: bool) -> Result<(), Fa
         worker = worker.max_iterations(most);
     }
     let handle = worker.handle();
-    std::thread::spawn(move || {
-        postbox::wait_for(interrupted.cancelled());
+    on_interrupt("what runs is finished, the rest is given back; Ctrl-C again ends at once", json, move || {
         handle.shutdown();
-    });
+    })?;
     let report = worker.run().blocking()?;
     output::line(if json {
         json!({

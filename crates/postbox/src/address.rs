@@ -151,6 +151,11 @@ impl Uri {
         SCHEMES.contains(&(self.scheme.as_str(), None))
     }
 
+    /// How a mailbox of this scheme is written.
+    pub(crate) fn example(&self) -> String {
+        example(&self.scheme)
+    }
+
     /// The error for a scheme that this build does not serve.
     pub(crate) fn unserved(&self, text: &str) -> Error {
         let reason = match SCHEMES.iter().find(|(scheme, _)| *scheme == self.scheme) {
@@ -163,15 +168,18 @@ impl Uri {
     }
 }
 
-fn known_schemes() -> String {
-    let example = |scheme: &str| match scheme {
+fn example(scheme: &str) -> String {
+    match scheme {
         "sqlite" => "sqlite://file.db/name".into(),
         "redis+cluster" => "redis+cluster://host1:6379,host2:6379/name".into(),
         "redis+sentinel" => "redis+sentinel://host1,host2/name?primary=mymaster".into(),
         "redis+unix" => "redis+unix:///path/to/socket/name".into(),
         scheme if scheme.starts_with("redis") => format!("{scheme}://host:6379/name"),
         scheme => format!("{scheme}://name"),
-    };
+    }
+}
+
+fn known_schemes() -> String {
     let served = SCHEMES.iter().filter(|(_, feature)| feature.is_none()).map(|(scheme, _)| example(scheme));
     served.collect::<Vec<_>>().join(", ")
 }

@@ -149,7 +149,15 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             "synchronous" if uri.scheme == "sqlite" => {}
             #[cfg(feature = "redis")]
             name if uri.scheme.starts_with("redis") && crate::redis::OPTIONS.contains(&name) => {}
-            _ => return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}"))),
+            _ => {
+                let own = match uri.scheme.as_str() {
+                    "sqlite" => ", synchronous".into(),
+                    #[cfg(feature = "redis")]
+                    scheme if scheme.starts_with("redis") => format!(", {}", crate::redis::OPTIONS.join(", ")),
+                    _ => String::new(),
+                };
+                return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}{own}")));
+            }
         }
     }
     Ok(())
@@ -251,7 +259,7 @@ pub(crate) fn open_untyped(uri: String, builder: HandleOptions) -> Answer<Result
     place(&uri, &parsed, true).map(move |found| {
         let (backend, name) = found?;
         let Some(name) = name else {
-            return Err(Error::resolution(&uri, format!("no mailbox name; write {}://name", parsed.scheme)));
+            return Err(Error::resolution(&uri, format!("no mailbox name; write {}", parsed.example())));
         };
         let mut options = HandleOptions::default();
         apply(&uri, &parsed, &mut options)?;

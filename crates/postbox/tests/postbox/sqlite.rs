@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postbox::*;
 use rand::RngExt as _;
@@ -236,12 +236,15 @@ fn a_transaction_of_ones_own_sends_or_does_not() {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Crashes: this test starts itself as producers and consumers, and kills them.
+// Processes: this test starts itself, to open one file at the same moment, and as producers and consumers that it kills.
 
 /// What a child does, if this process is one.
 #[test]
-fn child_of_the_crash_test() {
+fn child_of_this_test() {
     let Ok(role) = std::env::var("POSTBOX_TEST_ROLE") else { return };
+    if role == "opener" {
+        return open_at_the_same_moment();
+    }
     let path = std::env::var("POSTBOX_TEST_FILE").unwrap();
     let mailbox: Mailbox<u64> = open(Path::new(&path), "jobs");
     let mut out = std::io::stdout();
@@ -270,13 +273,54 @@ fn child_of_the_crash_test() {
 
 fn child(role: &str, path: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sqlite::child_of_the_crash_test", "--nocapture"])
+        .args(["--exact", "sqlite::child_of_this_test", "--nocapture"])
         .env("POSTBOX_TEST_ROLE", role)
         .env("POSTBOX_TEST_FILE", path)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
+}
+
+/// Reads moments and paths, opens each path at its moment, sends a message, and says what came of it.
+fn open_at_the_same_moment() {
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let (moment, path) = line.split_once(' ').unwrap();
+        let moment = UNIX_EPOCH + Duration::from_nanos(moment.parse().unwrap());
+        while SystemTime::now() < moment {
+            std::hint::spin_loop();
+        }
+        let opened = postbox::open::<u32, (), Json>(format!("sqlite://{path}/jobs")).blocking();
+        let sent = opened.and_then(|mailbox| mailbox.send(&1).blocking());
+        println!("\noutcome {}", sent.map_or_else(|error| error.to_string(), |_| "ok".into()));
+    }
+}
+
+#[test]
+fn processes_may_make_a_file_at_the_same_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut openers: Vec<Child> = (0..4).map(|_| child("opener", Path::new(""))).collect();
+    let mut outcomes: Vec<_> = openers
+        .iter_mut()
+        .map(|opener| BufReader::new(opener.stdout.take().unwrap()).lines().map_while(Result::ok))
+        .collect();
+    for round in 0..100 {
+        let path = folder.path().join(format!("{round}.db"));
+        let moment = (SystemTime::now() + Duration::from_millis(2)).duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        for opener in &mut openers {
+            writeln!(opener.stdin.as_mut().unwrap(), "{moment} {}", path.display()).unwrap();
+        }
+        for lines in &mut outcomes {
+            let outcome = lines.find_map(|line| line.strip_prefix("outcome ").map(str::to_string));
+            assert_eq!(outcome.as_deref(), Some("ok"), "round {round}");
+        }
+        assert_eq!(open::<u32, ()>(&path, "jobs").approximate_count().blocking().unwrap(), 4);
+    }
+    for opener in &mut openers {
+        drop(opener.stdin.take());
+        assert!(opener.wait().unwrap().success());
+    }
 }
 
 #[test]

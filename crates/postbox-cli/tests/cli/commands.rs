@@ -1,45 +1,8 @@
-//! The real program, on files of its own.
+//! What the commands do.
 
-use std::io::Write as _;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
-fn postbox(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_postbox"));
-    command.current_dir(folder).env_remove("POSTBOX_URL").stdin(Stdio::null());
-    command
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    postbox(folder).args(arguments).output().unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The standard output of a command that must succeed.
-fn ok(folder: &Path, arguments: &[&str]) -> String {
-    let output = run(folder, arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", err(&output));
-    out(&output)
-}
-
-fn piped(folder: &Path, arguments: &[&str], input: &str) -> Output {
-    let mut child = postbox(folder)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
+use crate::*;
 
 #[test]
 fn send_receive_and_stats() {
@@ -50,7 +13,10 @@ fn send_receive_and_stats() {
     assert_eq!((message["id"].as_str().unwrap(), message["body"].as_str()), (id.trim(), Some("hello")));
     assert_eq!((message["attributes"]["tenant"].as_str(), message["delivery_count"].as_u64()), (Some("a"), Some(1)));
     let empty = run(folder.path(), &["receive"]);
-    assert_eq!((empty.status.code(), err(&empty).as_str()), (Some(3), "postbox: there is no message\n"));
+    assert_eq!(
+        (empty.status.code(), err(&empty).as_str()),
+        (Some(3), "postbox: there is no message (--wait 20s waits for one)\n")
+    );
     assert_eq!(out(&piped(folder.path(), &["send", "--lines", "--batch", "3"], "1\n2\n\n3\n4\n")), "4 messages sent\n");
     assert_eq!(ok(folder.path(), &["stats"]), "default: 4 ready, 0 delayed, 0 in flight, 0 dead\n");
     assert_eq!(ok(folder.path(), &["peek", "--max", "2"]).lines().count(), 2);
@@ -102,6 +68,7 @@ fn messages_are_moved_between_files() {
     let all = ok(folder.path(), &["--url", to, "receive", "--max", "1000"]);
     assert_eq!(all.lines().map(|line| line.parse::<u32>().unwrap()).collect::<Vec<_>>(), (0..250).collect::<Vec<_>>());
     assert_eq!(ok(folder.path(), &["--url", "sqlite://other.db", "list"]), "archive\n");
+    assert_eq!(ok(folder.path(), &["list"]), "default\n");
 }
 
 #[test]
@@ -117,43 +84,6 @@ fn what_is_wrong_is_said_with_what_to_do() {
     assert!(err(&run(folder.path(), &["send", "x", "--delay", "5 days"])).contains("write 500ms"));
     assert!(ok(folder.path(), &["--help"]).contains("demo"));
     assert!(ok(folder.path(), &["completions", "bash"]).contains("postbox"));
-}
-
-#[test]
-fn interrupted_it_gives_back_what_it_leased() {
-    let folder = tempfile::tempdir().unwrap();
-    piped(folder.path(), &["send", "--lines"], "1\n2\n3\n");
-    let mut worker = postbox(folder.path())
-        .args(["work", "--concurrency", "1", "--", "sh", "-c", "cat > /dev/null; echo started >> log; sleep 1"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The first program runs.
-    while !folder.path().join("log").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    let killed = Command::new("kill").args(["-INT", &worker.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    assert!(worker.wait().unwrap().success());
-    // What ran is finished, what did not is there for others.
-    assert_eq!(ok(folder.path(), &["stats"]), "default: 2 ready, 0 delayed, 0 in flight, 0 dead\n");
-}
-
-#[test]
-fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
-    let folder = tempfile::tempdir().unwrap();
-    ok(folder.path(), &["send", "first"]);
-    let mut following = postbox(folder.path()).args(["receive", "--follow"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(following.stdout.take().unwrap()));
-    assert_eq!(lines.next().unwrap().unwrap(), "first");
-    // A message of another process wakes it.
-    ok(folder.path(), &["send", "second"]);
-    assert_eq!(lines.next().unwrap().unwrap(), "second");
-    let killed = Command::new("kill").args(["-INT", &following.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    assert!(following.wait().unwrap().success());
-    assert_eq!(ok(folder.path(), &["send", "third"]).lines().count(), 1);
-    assert_eq!(ok(folder.path(), &["receive", "--ack"]), "third\n");
 }
 
 #[test]

@@ -1,10 +1,14 @@
-//! Suite `sqlite`: durable mailboxes in a file, against a bare loop of statements, and beside what the disk can do.
+//! Suite `sqlite`: durable mailboxes in a file, against a bare loop of statements and other queues in files, and beside
+//! what the disk can do.
 //!
 //! A cycle is one message sent, received and acknowledged. The bare loop does it in three transactions of its own and knows
-//! no leases that end, no counts, no order of what comes back.
+//! no leases that end, no counts, no order of what comes back. What is `unsynced` promises less than the level says.
+
+mod outside;
+mod processes;
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +18,8 @@ use postbox::rusqlite::{Connection as Sqlite, params};
 use postbox::{Connection, Mailbox, Raw, SqliteBackend, Synchronous};
 use tokio::runtime::{Builder, Runtime};
 
+pub(crate) use self::outside::PEERS;
+pub(crate) use self::processes::{ROLE, process};
 use crate::report::{Contender, Settings, measure};
 
 const SUITE: &str = "sqlite";
@@ -41,12 +47,17 @@ pub(crate) fn run(settings: &Settings) {
                 if tasks == 1 || depth == 0 {
                     contenders.push(bare(&folder, level, batch, depth));
                 }
+                if depth == 0 && (tasks, batch) == (1, 1) {
+                    contenders.extend(yaque(&folder, level));
+                    contenders.extend(outside::peers(settings, &folder, level));
+                }
                 if level == "full" {
                     contenders.push(disk(&folder));
                 }
                 measure(settings, SUITE, &scenario, operations, contenders);
             }
         }
+        processes::run(settings, &folder, level);
     }
 }
 
@@ -101,17 +112,45 @@ fn ours(folder: &Folder, synchronous: Synchronous, tasks: usize, batch: usize, d
     for _ in 0..depth.div_ceil(1_000) {
         jobs.send_batch(&fill).blocking().expect("filled");
     }
-    Contender::new("postbox", move |operations| {
-        let start = Instant::now();
-        let running: Vec<_> =
-            (0..tasks).map(|_| runtime.spawn(cycles(jobs.clone(), batch, operations / tasks))).collect();
-        runtime.block_on(async {
-            for task in running {
-                task.await.expect("a task");
-            }
-        });
-        start.elapsed()
-    })
+    Contender::new("postbox", move |operations| cycles_of_tasks(&runtime, &jobs, tasks, batch, operations))
+}
+
+/// How long the cycles take, spread over so many tasks.
+fn cycles_of_tasks(runtime: &Runtime, jobs: &Jobs, tasks: usize, batch: usize, operations: usize) -> Duration {
+    let start = Instant::now();
+    let running: Vec<_> = (0..tasks).map(|_| runtime.spawn(cycles(jobs.clone(), batch, operations / tasks))).collect();
+    runtime.block_on(async {
+        for task in running {
+            task.await.expect("a task");
+        }
+    });
+    start.elapsed()
+}
+
+/// A queue of segment files, for one sender and one receiver. It never syncs: with its own settings, and, beside `normal`,
+/// also with each acknowledgement saved, as it then survives the end of the process.
+fn yaque(folder: &Folder, level: &str) -> Vec<Contender<'static>> {
+    let contender = |system, saves_each: bool| {
+        let (base, runtime) = (folder.file(), runtime());
+        let mut sender = yaque::Sender::open(&base).expect("a folder");
+        let receiver = yaque::ReceiverBuilder::new();
+        let receiver = if saves_each { receiver.save_every_nth(Some(1)) } else { receiver };
+        let mut receiver = receiver.open(&base).expect("a folder");
+        Contender::new(system, move |operations| {
+            let start = Instant::now();
+            runtime.block_on(async {
+                for _ in 0..operations {
+                    sender.send(BODY).await.expect("sent");
+                    receiver.recv().await.expect("received").commit().expect("acknowledged");
+                }
+            });
+            start.elapsed()
+        })
+    };
+    match level {
+        "full" => vec![contender("unsynced-yaque", false)],
+        _ => vec![contender("yaque", true), contender("unsynced-yaque", false)],
+    }
 }
 
 /// One connection, one statement after the other: what a program writes that needs a queue by tomorrow.
@@ -163,12 +202,17 @@ fn open_bare(path: &Path, level: &str) -> Sqlite {
     file
 }
 
-/// The limit of everything that is durable one by one: how often the disk confirms a write of a page.
+/// The limit of everything that is durable one by one: how often the disk confirms a write of a page. In place, as
+/// SQLite's log is written once it has its size; a file that grows takes about twice as long.
 fn disk(folder: &Folder) -> Contender<'static> {
+    const PAGES: usize = 500;
     let mut file = File::create(folder.file()).expect("a file");
+    file.write_all(&vec![0; PAGES * 4096]).expect("written");
+    file.sync_all().expect("synced");
     Contender::new("limit-fdatasync", move |operations| {
         // As many as tell the rate, not as many as there are cycles.
-        let syncs = operations.min(500);
+        let syncs = operations.min(PAGES);
+        file.rewind().expect("at the start");
         let start = Instant::now();
         for _ in 0..syncs {
             file.write_all(&[1; 4096]).expect("written");

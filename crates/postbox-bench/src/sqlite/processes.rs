@@ -1,0 +1,57 @@
+//! Several processes on one file: this program, started again.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use postbox::{Connection, SqliteBackend, Synchronous};
+
+use super::outside::{Outside, answer};
+use super::{Folder, Jobs, SUITE, cycles_of_tasks, runtime};
+use crate::report::{Contender, Settings, measure};
+
+/// The argument that makes this program one of them.
+pub(crate) const ROLE: &str = "sqlite-process";
+
+/// As many tasks each time, in one process, in two, in four.
+pub(super) fn run(settings: &Settings, folder: &Folder, level: &str) {
+    for (tasks, operations) in [(4, 1_000), (64, 3_200)] {
+        let scenario = format!("processes/{level}/tasks-{tasks}");
+        if !settings.includes(&scenario) {
+            continue;
+        }
+        let contenders = [("postbox", 1), ("postbox-2-processes", 2), ("postbox-4-processes", 4)]
+            .map(|(system, processes)| contender(folder, level, system, processes, tasks / processes));
+        measure(settings, SUITE, &scenario, operations, contenders.into());
+    }
+}
+
+fn contender(
+    folder: &Folder,
+    level: &str,
+    system: &'static str,
+    processes: usize,
+    tasks_each: usize,
+) -> Contender<'static> {
+    let (program, file) = (std::env::current_exe().expect("this program has a path"), folder.file());
+    let start = |_| Outside::start(Command::new(&program).arg(ROLE).arg(&file).arg(level).arg(tasks_each.to_string()));
+    let mut running: Vec<Outside> = (0..processes).map(start).collect();
+    Contender::new(system, move |operations| {
+        let start = Instant::now();
+        running.iter_mut().for_each(|process| process.begin(operations / processes));
+        for process in &mut running {
+            process.end();
+        }
+        start.elapsed()
+    })
+}
+
+/// One of them: a file, how durable, how many tasks.
+pub(crate) fn process(arguments: &[String]) {
+    let [file, level, tasks] = arguments else { panic!("{ROLE} FILE LEVEL TASKS") };
+    let synchronous = if level == "full" { Synchronous::Full } else { Synchronous::Normal };
+    let backend = SqliteBackend::open_with(Path::new(file), synchronous).expect("a file");
+    let jobs: Jobs = Connection::new(backend).mailbox("jobs").expect("a mailbox");
+    let (runtime, tasks) = (runtime(), tasks.parse().expect("a number of tasks"));
+    answer(|operations| cycles_of_tasks(&runtime, &jobs, tasks, 1, operations));
+}

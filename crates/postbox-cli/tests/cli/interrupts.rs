@@ -1,0 +1,185 @@
+//! Ctrl-C, in the middle of something: nothing is lost, and nothing stays leased.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStderr, Stdio};
+use std::time::Duration;
+
+use ::postbox::rusqlite::Connection;
+
+use crate::*;
+
+/// Sends SIGINT. When it returns, the program has noticed: it says so.
+fn interrupt(child: &mut Child) -> BufReader<ChildStderr> {
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("Ctrl-C again ends at once"), "{line:?}");
+    stderr
+}
+
+fn stats(folder: &Path, url: &str) -> serde_json::Value {
+    serde_json::from_str(&ok(folder, &["stats", "--json", "--url", url])).unwrap()
+}
+
+/// Waits until so many messages are leased.
+fn until_leased(folder: &Path, url: &str, many: u64) {
+    while stats(folder, url)["in_flight"] != many {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.lines().map(|line| line.trim().parse().unwrap()).collect()
+}
+
+/// All messages of a mailbox, which must be visible.
+fn drained(folder: &Path, url: &str) -> Vec<u32> {
+    let mut all = Vec::new();
+    while stats(folder, url)["ready"] != 0 {
+        all.extend(numbers(&ok(folder, &["receive", "--ack", "--max", "1000", "--url", url])));
+    }
+    all
+}
+
+const FROM: &str = "sqlite://from.db/jobs";
+const TO: &str = "sqlite://to.db/archive";
+
+fn filled(folder: &Path, many: u32) {
+    let lines: String = (0..many).map(|number| format!("{number}\n")).collect();
+    assert!(piped(folder, &["send", "--lines", "--batch", "1000", "--url", FROM], &lines).status.success());
+}
+
+#[test]
+fn an_interrupted_move_loses_nothing_and_leaves_nothing_leased() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path(), 1000);
+    assert_eq!(ok(folder.path(), &["move", FROM, TO, "--max", "250"]), "250 messages moved\n");
+    // It has leased its messages and waits for the other file.
+    let lock = Connection::open(folder.path().join("to.db")).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut moving =
+        postbox(folder.path()).args(["move", FROM, TO]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until_leased(folder.path(), FROM, 100);
+    let mut stderr = interrupt(&mut moving);
+    lock.execute_batch("COMMIT").unwrap();
+    let status = moving.wait().unwrap();
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!((status.code(), said.contains("the same command again")), (Some(130), true), "{said}");
+    // The one that was on its way has arrived.
+    let (from, to) = (stats(folder.path(), FROM), stats(folder.path(), TO));
+    assert_eq!((&from["ready"], &from["delayed"], &from["in_flight"]), (&749.into(), &0.into(), &0.into()));
+    assert_eq!(to["ready"], 251);
+    // And it does go on.
+    assert_eq!(ok(folder.path(), &["move", FROM, TO]), "749 messages moved\n");
+    let all = drained(folder.path(), TO);
+    assert_eq!((all.len(), all.into_iter().collect::<BTreeSet<u32>>().len()), (1000, 1000));
+}
+
+#[test]
+fn a_move_that_fails_gives_back_what_it_leased() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path(), 300);
+    ok(folder.path(), &["move", FROM, TO, "--max", "10"]);
+    let full = format!("{TO}?max_size=150");
+    let failed = run(folder.path(), &["move", FROM, &full]);
+    assert_eq!((failed.status.code(), out(&failed).as_str()), (Some(1), "140 messages moved\n"));
+    assert!(err(&failed).contains("is full"), "{}", err(&failed));
+    let from = stats(folder.path(), FROM);
+    assert_eq!((&from["ready"], &from["delayed"], &from["in_flight"]), (&150.into(), &0.into(), &0.into()));
+}
+
+#[test]
+fn requests_stay_where_their_replies_are_awaited() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path(), 5);
+    let request = postbox(folder.path())
+        .args(["request", "six", "--timeout", "60s", "--url", FROM])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while stats(folder.path(), FROM)["ready"] != 6 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(ok(folder.path(), &["move", FROM, TO, "--json"]), "{\"moved\":5,\"requests_left\":1}\n");
+    let from = stats(folder.path(), FROM);
+    assert_eq!((&from["ready"], &from["delayed"], &from["in_flight"]), (&1.into(), &0.into(), &0.into()));
+    ok(folder.path(), &["work", "--max-iterations", "1", "--url", FROM, "--", "cat"]);
+    assert_eq!(out(&request.wait_with_output().unwrap()), "six\n");
+}
+
+#[test]
+fn an_interrupted_worker_finishes_what_runs_and_gives_back_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    piped(folder.path(), &["send", "--lines"], "1\n2\n3\n");
+    let script = "cat > /dev/null; echo started >> log; while [ ! -e go ]; do sleep 0.02; done";
+    let mut worker = postbox(folder.path())
+        .args(["work", "--concurrency", "1", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first program runs.
+    while !folder.path().join("log").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let stderr = interrupt(&mut worker);
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    assert!(worker.wait().unwrap().success());
+    drop(stderr);
+    assert_eq!(ok(folder.path(), &["stats"]), "default: 2 ready, 0 delayed, 0 in flight, 0 dead\n");
+}
+
+#[test]
+fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), &["send", "first"]);
+    let mut following = postbox(folder.path())
+        .args(["receive", "--follow"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "first");
+    // A message of another process wakes it.
+    ok(folder.path(), &["send", "second"]);
+    assert_eq!(lines.next().unwrap().unwrap(), "second");
+    drop(interrupt(&mut following));
+    assert!(following.wait().unwrap().success());
+    assert_eq!(ok(folder.path(), &["send", "third"]).lines().count(), 1);
+    assert_eq!(ok(folder.path(), &["receive", "--ack"]), "third\n");
+}
+
+#[test]
+fn interrupted_while_it_prints_it_gives_back_what_was_not_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    // More than a pipe holds: it waits for its reader, with messages in its hands.
+    let line = |number: u32| format!("{number:0>20000}\n");
+    let lines: String = (0..200).map(line).collect();
+    assert!(piped(folder.path(), &["send", "--lines", "--url", FROM], &lines).status.success());
+    let mut following = postbox(folder.path())
+        .args(["receive", "--follow", "--max", "100", "--url", FROM])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(following.stdout.take().unwrap());
+    let mut printed = String::new();
+    stdout.read_line(&mut printed).unwrap();
+    let stderr = interrupt(&mut following);
+    stdout.read_to_string(&mut printed).unwrap();
+    assert!(following.wait().unwrap().success());
+    drop(stderr);
+    let printed = numbers(&printed);
+    assert!(!printed.is_empty() && printed.len() < 100, "{} printed", printed.len());
+    let left = stats(folder.path(), FROM);
+    assert_eq!((&left["delayed"], &left["in_flight"]), (&0.into(), &0.into()));
+    let mut all = drained(folder.path(), FROM);
+    assert_eq!(all.len() + printed.len(), 200);
+    all.extend(printed);
+    assert_eq!(all.into_iter().collect::<BTreeSet<u32>>().len(), 200);
+}

@@ -1,0 +1,51 @@
+//! The real program, on files of its own.
+
+mod commands;
+mod interrupts;
+mod snapshots;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn postbox(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postbox"));
+    command
+        .current_dir(folder)
+        .env_remove("POSTBOX_URL")
+        .env("COLUMNS", "100")
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    postbox(folder).args(arguments).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The standard output of a command that must succeed.
+fn ok(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", err(&output));
+    out(&output)
+}
+
+fn piped(folder: &Path, arguments: &[&str], input: &str) -> Output {
+    let mut child = postbox(folder)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
