@@ -58,12 +58,39 @@ pub(crate) struct Cut {
     pub(crate) survivors: Survivors,
 }
 
-/// The `nth` of these from now (0 is the next) fails with this code of SQLite.
+/// How a disk fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nothing can be done to it.
+    Broken,
+    /// Nothing can be written.
+    Full,
+    /// Nothing can be written.
+    ReadOnly,
+}
+
+impl Failure {
+    /// What the system's layer of SQLite says, if it fails.
+    fn code(self, kind: Kind) -> Option<i32> {
+        use rusqlite::ffi::*;
+        match (self, kind) {
+            (Failure::Broken, Kind::Write) => Some(SQLITE_IOERR_WRITE),
+            (Failure::Broken, Kind::Truncate) => Some(SQLITE_IOERR_TRUNCATE),
+            (Failure::Broken, Kind::Sync) => Some(SQLITE_IOERR_FSYNC),
+            (Failure::Broken, Kind::Delete) => Some(SQLITE_IOERR_DELETE),
+            (Failure::Full, Kind::Write) => Some(SQLITE_FULL),
+            (Failure::ReadOnly, Kind::Write) => Some(SQLITE_READONLY),
+            (Failure::Full | Failure::ReadOnly, _) => None,
+        }
+    }
+}
+
+/// The `nth` of these from now (0 is the next) fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) which: Which,
     pub(crate) nth: u64,
-    pub(crate) code: i32,
+    pub(crate) failure: Failure,
     /// Half of the bytes are written before it fails.
     pub(crate) is_partial: bool,
     /// Each one from then on fails, until the disk is healed.
@@ -226,6 +253,10 @@ impl Disk {
         self.lock().fault = None;
     }
 
+    pub(crate) fn is_broken(&self) -> bool {
+        self.lock().fault.is_some()
+    }
+
     /// How many operations have failed.
     pub(crate) fn failures(&self) -> u64 {
         self.lock().failures
@@ -325,7 +356,7 @@ impl Disk {
         if let Some(cut) = is_cut.filter(|cut| cut.is_after) {
             state.take_image(cut.survivors);
         }
-        fault.map_or(code, |fault| fault.code)
+        fault.and_then(|fault| fault.failure.code(kind)).unwrap_or(code)
     }
 }
 
@@ -343,6 +374,7 @@ impl State {
 
     fn fails(&mut self, kind: Kind, is_database: bool) -> Option<Fault> {
         let fault = self.fault.as_mut().filter(|fault| fault.which.counts(kind, is_database))?;
+        fault.failure.code(kind)?;
         if let Some(left) = fault.nth.checked_sub(1) {
             fault.nth = left;
             return None;

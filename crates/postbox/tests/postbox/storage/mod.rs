@@ -4,6 +4,7 @@
 //! `POSTBOX_POWER_CUTS`, `POSTBOX_STORAGE_FAULTS` and `POSTBOX_LOCKS` say how many rounds.
 
 mod disk;
+mod faults;
 mod power;
 mod vfs;
 mod workload;

@@ -38,24 +38,32 @@ pub(super) struct Workload<'a> {
     disk: &'a Disk,
     log: Mutex<Log>,
     numbers: AtomicU64,
-    operations: AtomicU64,
-    /// Says whether this failure is expected; it stands when a disk fails.
+    /// Called after each operation.
+    after_each: Box<dyn Fn() + Sync + 'a>,
+    /// Says whether this failure is expected.
     expects: fn(&Error) -> bool,
 }
 
 impl<'a> Workload<'a> {
     /// Nothing may fail.
     pub(super) fn new(disk: &'a Disk) -> Self {
-        Self::failing_by(disk, |_| false)
+        Workload {
+            disk,
+            log: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            after_each: Box::new(|| {}),
+            expects: |_| false,
+        }
     }
 
-    pub(super) fn failing_by(disk: &'a Disk, expects: fn(&Error) -> bool) -> Self {
-        Workload { disk, log: Mutex::default(), numbers: AtomicU64::new(0), operations: AtomicU64::new(0), expects }
+    pub(super) fn after_each(mut self, act: impl Fn() + Sync + 'a) -> Self {
+        self.after_each = Box::new(act);
+        self
     }
 
-    /// How many operations have returned.
-    pub(super) fn operations(&self) -> u64 {
-        self.operations.load(Ordering::SeqCst)
+    pub(super) fn may_fail(mut self, expects: fn(&Error) -> bool) -> Self {
+        self.expects = expects;
+        self
     }
 
     /// How many sends, and how many acknowledgements and answers, had returned.
@@ -76,7 +84,7 @@ impl<'a> Workload<'a> {
     }
 
     fn judge<T>(&self, result: Result<T, Error>) -> Option<T> {
-        self.operations.fetch_add(1, Ordering::SeqCst);
+        (self.after_each)();
         match result {
             Ok(value) => Some(value),
             Err(error) => {
