@@ -93,11 +93,15 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
     }
     // SQLite does not wait for this lock by itself.
     let mut attempt = 0;
-    while let Err(error) = connection.pragma_update(None, "journal_mode", "WAL") {
-        if error.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) {
-            return Err(failed(error));
-        }
-        wait(attempt);
+    loop {
+        match write_ahead(&connection) {
+            Ok(true) => break,
+            Ok(false) => {
+                return Err(refused(path, "there is no write-ahead log in this place; choose a file on a local disk"));
+            }
+            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => wait(attempt),
+            Err(error) => return Err(failed(error)),
+        };
         attempt += 1;
     }
     let level = match synchronous {
@@ -110,6 +114,17 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
         migrate(&connection).map_err(failed)?;
     }
     Ok(connection)
+}
+
+/// Switches to the write-ahead log. It answers before the switch is written: whether that failed is said at the end.
+fn write_ahead(connection: &Connection) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
+    let mut rows = statement.query([])?;
+    let mut is_on = false;
+    while let Some(row) = rows.next()? {
+        is_on = row.get::<_, String>(0)? == "wal";
+    }
+    Ok(is_on)
 }
 
 /// Another process may do the same at the same moment: the version is looked at again under the lock.
