@@ -6,6 +6,7 @@
 mod disk;
 mod faults;
 mod power;
+mod read_only;
 mod vfs;
 mod workload;
 
