@@ -75,6 +75,10 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
     let failed = |error: rusqlite::Error| explain(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    // Every verb, even a look, takes the lock for writing.
+    if connection.is_readonly("main").map_err(failed)? {
+        return Err(refused(path, "the file is read-only, and was not touched; choose another one or allow writing"));
+    }
     // A lock is waited for, however long another process holds it.
     connection.busy_handler(Some(wait)).map_err(failed)?;
     let read = |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
@@ -161,7 +165,7 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
         Some(NotADatabase) => ("it is not a database; choose another file", false),
         Some(DatabaseCorrupt) => ("the file is damaged; restore it from a copy", false),
         Some(PermissionDenied | AuthorizationForStatementDenied) => ("permission denied", false),
-        Some(CannotOpen) => ("it cannot be opened: does its folder exist, and may this program write there?", false),
+        Some(CannotOpen) => ("it cannot be opened: is there no such folder, or is it read-only?", false),
         Some(SystemIoFailure) => ("the disk failed", true),
         Some(DatabaseBusy | DatabaseLocked) => ("another process holds its lock", true),
         _ => ("SQLite failed", false),
