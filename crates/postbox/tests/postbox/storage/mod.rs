@@ -5,6 +5,7 @@
 
 mod disk;
 mod faults;
+mod locks;
 mod power;
 mod read_only;
 mod vfs;

@@ -163,7 +163,8 @@ impl<'a> Workload<'a> {
     fn consume(&self, jobs: &Jobs, random: &mut StdRng) {
         let began = self.note(|_| {});
         let lease = Duration::from_millis(random.random_range(20..200));
-        let receive = jobs.receive().max_messages(random.random_range(1..6)).visibility_timeout(lease);
+        let wait = Duration::from_millis([0, 0, 30][random.random_range(0..3)]);
+        let receive = jobs.receive().max_messages(random.random_range(1..6)).visibility_timeout(lease).wait_time(wait);
         let Some(messages) = self.judge(receive.blocking()) else { return };
         for message in messages {
             let number = message.body.0;
