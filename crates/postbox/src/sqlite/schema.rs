@@ -62,7 +62,8 @@ INSERT INTO meta VALUES ('high_water', 0);
 /// How sure a `send` that returned is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Synchronous {
-    /// Synced to the disk, by SQLite's `synchronous = FULL`.
+    /// Synced to the disk, by SQLite's `synchronous = FULL`: it survives a power cut, if the disk keeps what was
+    /// synced.
     #[default]
     Full,
     /// With the system: it survives the end of the process, and the file stays whole in a power cut, which may take the

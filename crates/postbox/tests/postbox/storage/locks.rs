@@ -84,7 +84,7 @@ struct Dice {
 #[test]
 fn locks_of_another_process_are_waited_for_at_any_moment() {
     let holds = AtomicU32::new(0);
-    for seed in seeds("POSTBOX_LOCKS", 3) {
+    for seed in seeds("POSTBOX_LOCKS", 2) {
         println!("seed {seed}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
