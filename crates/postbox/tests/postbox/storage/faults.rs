@@ -88,6 +88,35 @@ fn a_receive_that_could_not_be_written_takes_nothing() {
 }
 
 #[test]
+fn a_wait_that_fails_leaves_the_message_to_the_next() {
+    let machine = Machine::new(0);
+    let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
+    for round in 0..20 {
+        let (say, hear) = std::sync::mpsc::channel();
+        for _ in 0..2 {
+            let (jobs, say) = (jobs.clone(), say.clone());
+            std::thread::spawn(move || say.send(jobs.receive().wait_time(Duration::from_secs(3600)).blocking()));
+        }
+        // Both wait by now, or will; the send is written, and the first who takes the message fails. If the other is
+        // not told, this hangs.
+        std::thread::sleep(Duration::from_millis(5));
+        machine.disk.break_with(once(Which::Only(Kind::Sync), 1, Failure::Broken));
+        jobs.send(&round).blocking().unwrap();
+        match hear.recv().unwrap() {
+            Err(error) => assert!(is_clear(&error), "{error:?}"),
+            // They asked at the same moment, and each was tried by itself.
+            Ok(messages) => {
+                messages[0].acknowledge().blocking().unwrap();
+                jobs.send(&round).blocking().unwrap();
+            }
+        }
+        let messages = hear.recv().unwrap().unwrap();
+        assert_eq!(messages.iter().map(|message| message.body).collect::<Vec<_>>(), [round]);
+        messages[0].acknowledge().blocking().unwrap();
+    }
+}
+
+#[test]
 fn settings_that_could_not_be_written_are_written_later() {
     let machine = Machine::new(0);
     drop(open::<u32, ()>(&machine.file()).unwrap());
