@@ -164,7 +164,10 @@ async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Deliv
     loop {
         // What happens from here on is not missed.
         let seen = waits.hub().generation();
-        let (deliveries, due) = waits.mailbox.attempt(request).await?;
+        let (deliveries, due) = waits.mailbox.attempt(request).await.inspect_err(|_| {
+            // It may have been woken for a message, which is still there: the next one is told.
+            waits.mailbox.queue().mailboxes.wake(&waits.mailbox.name, 1);
+        })?;
         if !deliveries.is_empty() || clock.now() >= deadline {
             return Ok(deliveries);
         }

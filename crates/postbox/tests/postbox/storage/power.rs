@@ -157,7 +157,7 @@ fn checkpoint(file: &Path) {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
 }
 
-/// The disk of these tests does what it must: without syncs, or with syncs that lie, files are lost and damaged.
+/// The disk of these tests does what it must: without syncs, rows are lost and files are damaged.
 #[test]
 fn a_program_that_never_syncs_loses_and_damages_its_file() {
     let (mut lost, mut damaged, mut whole) = (0, 0, 0);
