@@ -150,7 +150,8 @@ pub(crate) async fn look_until<T>(
     loop {
         // What happens from here on is not missed.
         let seen = hub.generation();
-        let (found, due) = look().await?;
+        // A look that fails may have been for something that is still there: the next one is told.
+        let (found, due) = look().await.inspect_err(|_| knows.1 = true)?;
         if !found.is_empty() || clock.now() >= deadline {
             return Ok(found);
         }

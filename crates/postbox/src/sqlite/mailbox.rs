@@ -47,23 +47,34 @@ impl SqliteMailbox {
         &self,
         act: impl FnMut(&mut Desk<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        self.queue().ask(self.within(act))
+        self.configured_by(self.queue().ask(self.within(act)))
     }
 
     fn within<T: Send + 'static>(
         &self,
         mut act: impl FnMut(&mut Desk<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
     ) -> impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static {
-        let (name, configured) = (self.name.clone(), Arc::clone(&self.configured));
-        let settings = (!configured.load(Ordering::SeqCst)).then(|| self.settings.clone());
+        let name = self.name.clone();
+        let settings = (!self.configured.load(Ordering::SeqCst)).then(|| self.settings.clone());
         move |desk| {
             if let Some(settings) = &settings {
                 desk.configure(&name, settings)?;
-                // A mailbox that goes when it is idle is made again with its settings.
-                configured.store(settings.idle_expiry.is_none(), Ordering::SeqCst);
             }
             act(desk, &name)
         }
+    }
+
+    /// The settings that an operation brought along are in the file when it has succeeded, not before.
+    fn configured_by<T: Send + 'static>(&self, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
+        // A mailbox that goes when it is idle is made again with its settings.
+        if self.configured.load(Ordering::SeqCst) || self.settings.idle_expiry.is_some() {
+            return answer;
+        }
+        let configured = Arc::clone(&self.configured);
+        answer.map(move |result| {
+            configured.fetch_or(result.is_ok(), Ordering::SeqCst);
+            result
+        })
     }
 
     /// A verb with a result for each of its entries.
@@ -94,7 +105,7 @@ impl SqliteMailbox {
             Ok((deliveries, due))
         });
         let (queue, name) = (Arc::clone(self.queue()), self.name.clone());
-        self.queue().ask_or(act, move |(deliveries, _)| {
+        let taken = self.queue().ask_or(act, move |(deliveries, _)| {
             if deliveries.is_empty() {
                 return;
             }
@@ -104,7 +115,8 @@ impl SqliteMailbox {
                 }
                 Ok(())
             }));
-        })
+        });
+        self.configured_by(taken)
     }
 
     fn again(&self) -> Self {

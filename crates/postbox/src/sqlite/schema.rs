@@ -69,7 +69,8 @@ CREATE INDEX mailbox_idle ON mailbox (idle_at) WHERE idle_at IS NOT NULL;
 /// How sure a `send` that returned is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Synchronous {
-    /// Synced to the disk, by SQLite's `synchronous = FULL`.
+    /// Synced to the disk, by SQLite's `synchronous = FULL`: it survives a power cut, if the disk keeps what was
+    /// synced.
     #[default]
     Full,
     /// With the system: it survives the end of the process, and the file stays whole in a power cut, which may take the
@@ -82,6 +83,10 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
     let failed = |error: rusqlite::Error| explain(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    // Every verb, even a look, takes the lock for writing.
+    if connection.is_readonly("main").map_err(failed)? {
+        return Err(refused(path, "the file is read-only, and was not touched; choose another one or allow writing"));
+    }
     // A lock is waited for, however long another process holds it.
     connection.busy_handler(Some(wait)).map_err(failed)?;
     let read = |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
@@ -105,11 +110,15 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
     }
     // SQLite does not wait for this lock by itself.
     let mut attempt = 0;
-    while let Err(error) = connection.pragma_update(None, "journal_mode", "WAL") {
-        if error.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) {
-            return Err(failed(error));
-        }
-        wait(attempt);
+    loop {
+        match write_ahead(&connection) {
+            Ok(true) => break,
+            Ok(false) => {
+                return Err(refused(path, "there is no write-ahead log in this place; choose a file on a local disk"));
+            }
+            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => wait(attempt),
+            Err(error) => return Err(failed(error)),
+        };
         attempt += 1;
     }
     let level = match synchronous {
@@ -127,6 +136,17 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
         migrate(&connection).map_err(failed)?;
     }
     Ok(connection)
+}
+
+/// Switches to the write-ahead log. It answers before the switch is written: whether that failed is said at the end.
+fn write_ahead(connection: &Connection) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
+    let mut rows = statement.query([])?;
+    let mut is_on = false;
+    while let Some(row) = rows.next()? {
+        is_on = row.get::<_, String>(0)? == "wal";
+    }
+    Ok(is_on)
 }
 
 /// Another process may do the same at the same moment: the version is looked at again under the lock.
@@ -166,7 +186,7 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
         Some(NotADatabase) => ("it is not a database; choose another file", false),
         Some(DatabaseCorrupt) => ("the file is damaged; restore it from a copy", false),
         Some(PermissionDenied | AuthorizationForStatementDenied) => ("permission denied", false),
-        Some(CannotOpen) => ("it cannot be opened: does its folder exist, and may this program write there?", false),
+        Some(CannotOpen) => ("it cannot be opened: is there no such folder, or is it read-only?", false),
         Some(SystemIoFailure) => ("the disk failed", true),
         Some(DatabaseBusy | DatabaseLocked) => ("another process holds its lock", true),
         _ => ("SQLite failed", false),

@@ -5,6 +5,7 @@ mod main_loop;
 mod memory;
 mod resolver;
 mod sqlite;
+mod storage;
 mod telemetry;
 mod wire;
 mod worker;

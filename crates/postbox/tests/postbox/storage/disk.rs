@@ -1,0 +1,415 @@
+//! The disk, as a power cut leaves it.
+//!
+//! Two views of a folder are kept. What programs see is the folder itself. What is *durable* is here:
+//!
+//! - A write or a truncation is pending until its file is synced. The contents of a file are those of its last sync.
+//! - A name that appears, and a name that goes, is pending until the folder is synced. Syncing a file does not sync its
+//!   folder, with one exception, which is what SQLite does on Unix: the first sync of a journal or a write-ahead log
+//!   that was opened to be made. A delete syncs the folder if SQLite asks for it. So a file whose name was never synced
+//!   does not exist, and a file that was deleted may come back.
+//! - What is shared memory (`-shm`) is never durable.
+//! - A power cut keeps nothing of what is pending ([`Survivors::None`]), or any part of it ([`Survivors::Some`]): each
+//!   sector of 512 bytes of each write, each truncation and each name by chance, whatever the order they were written in.
+//!   Bytes next to those written are not damaged: SQLite relies on that, and disks keep to it.
+//! - A sync that fails leaves any part on the disk, and the rest never gets there, even if a later sync succeeds, unless
+//!   it is written again: Linux does so.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+const SECTOR: usize = 512;
+
+/// What a program does to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Write,
+    Truncate,
+    Sync,
+    Delete,
+}
+
+/// Which of the things that happen are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Any,
+    /// Of one kind.
+    Only(Kind),
+    /// What happens to the database itself: in the write-ahead mode only checkpoints touch it.
+    Database,
+}
+
+/// What is left of that which was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Survivors {
+    None,
+    Some,
+}
+
+/// When the power is cut: at the `nth` of these from now (0 is the next), before it or after it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) which: Which,
+    pub(crate) nth: u64,
+    pub(crate) is_after: bool,
+    pub(crate) survivors: Survivors,
+}
+
+/// How a disk fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nothing can be done to it.
+    Broken,
+    /// Nothing can be written.
+    Full,
+    /// Nothing can be written.
+    ReadOnly,
+}
+
+impl Failure {
+    /// What the system's layer of SQLite says, if it fails.
+    fn code(self, kind: Kind) -> Option<i32> {
+        use rusqlite::ffi::*;
+        match (self, kind) {
+            (Failure::Broken, Kind::Write) => Some(SQLITE_IOERR_WRITE),
+            (Failure::Broken, Kind::Truncate) => Some(SQLITE_IOERR_TRUNCATE),
+            (Failure::Broken, Kind::Sync) => Some(SQLITE_IOERR_FSYNC),
+            (Failure::Broken, Kind::Delete) => Some(SQLITE_IOERR_DELETE),
+            (Failure::Full, Kind::Write) => Some(SQLITE_FULL),
+            (Failure::ReadOnly, Kind::Write) => Some(SQLITE_READONLY),
+            (Failure::Full | Failure::ReadOnly, _) => None,
+        }
+    }
+}
+
+/// The `nth` of these from now (0 is the next) fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) which: Which,
+    pub(crate) nth: u64,
+    pub(crate) failure: Failure,
+    /// Half of the bytes are written before it fails.
+    pub(crate) is_partial: bool,
+    /// Each one from then on fails, until the disk is healed.
+    pub(crate) is_lasting: bool,
+}
+
+/// What cannot be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Protection {
+    #[default]
+    None,
+    /// The database is read-only; files can be made next to it.
+    File,
+    /// No file can be made or deleted.
+    Folder,
+    /// Both, as if mounted read-only.
+    All,
+}
+
+/// The files of a folder after a power cut.
+pub(crate) type Image = BTreeMap<String, Vec<u8>>;
+
+pub(crate) struct Disk {
+    state: Mutex<State>,
+}
+
+struct State {
+    random: StdRng,
+    names: BTreeMap<String, usize>,
+    durable_names: BTreeMap<String, usize>,
+    files: Vec<File>,
+    events: u64,
+    cut: Option<Cut>,
+    image: Option<Image>,
+    fault: Option<Fault>,
+    failures: u64,
+    protection: Protection,
+}
+
+#[derive(Default)]
+struct File {
+    is_database: bool,
+    durable: Vec<u8>,
+    pending: Vec<Change>,
+}
+
+enum Change {
+    Write(usize, Vec<u8>),
+    Truncate(usize),
+}
+
+impl Change {
+    fn apply(&self, contents: &mut Vec<u8>) {
+        match self {
+            Change::Write(at, bytes) => put(contents, *at, bytes),
+            Change::Truncate(size) => contents.truncate(*size),
+        }
+    }
+
+    /// Each sector by chance.
+    fn apply_in_part(&self, contents: &mut Vec<u8>, random: &mut StdRng, chance: f64) {
+        match self {
+            Change::Truncate(_) if !random.random_bool(chance) => {}
+            Change::Truncate(_) => self.apply(contents),
+            Change::Write(at, bytes) => {
+                let mut from = 0;
+                while from < bytes.len() {
+                    let to = bytes.len().min(from + SECTOR - (at + from) % SECTOR);
+                    if random.random_bool(chance) {
+                        put(contents, at + from, &bytes[from..to]);
+                    }
+                    from = to;
+                }
+            }
+        }
+    }
+}
+
+fn put(contents: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let end = at + bytes.len();
+    if contents.len() < end {
+        contents.resize(end, 0);
+    }
+    contents[at..end].copy_from_slice(bytes);
+}
+
+/// All, nothing, or something in between.
+fn chance(random: &mut StdRng) -> f64 {
+    [0.0, 0.1, 0.5, 0.9, 1.0][random.random_range(0..5)]
+}
+
+impl Which {
+    fn counts(self, kind: Kind, is_database: bool) -> bool {
+        match self {
+            Which::Any => true,
+            Which::Only(only) => only == kind,
+            Which::Database => is_database,
+        }
+    }
+}
+
+impl Disk {
+    pub(crate) fn new(seed: u64) -> Self {
+        let state = State {
+            random: StdRng::seed_from_u64(seed),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            files: Vec::new(),
+            events: 0,
+            cut: None,
+            image: None,
+            fault: None,
+            failures: 0,
+            protection: Protection::None,
+        };
+        Disk { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Plans a power cut. Programs go on as if nothing had happened; what counts is the image taken at that moment.
+    pub(crate) fn plan(&self, cut: Cut) {
+        self.lock().cut = Some(cut);
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.lock().image.is_some()
+    }
+
+    /// Does something that is in order with the cut: before it, or not at all.
+    pub(crate) fn unless_cut<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let state = self.lock();
+        state.image.is_none().then(act)
+    }
+
+    /// Writes what the power cut left into a folder. If none has come yet, it comes now.
+    pub(crate) fn power_cut(&self, survivors: Survivors, into: &Path) {
+        let mut state = self.lock();
+        if state.image.is_none() {
+            state.take_image(survivors);
+        }
+        for (name, contents) in state.image.iter().flatten() {
+            std::fs::write(into.join(name), contents).unwrap();
+        }
+    }
+
+    /// Forgets the power cut: the next one can come.
+    pub(crate) fn power_on(&self) {
+        let mut state = self.lock();
+        (state.cut, state.image) = (None, None);
+    }
+
+    pub(crate) fn break_with(&self, fault: Fault) {
+        self.lock().fault = Some(fault);
+    }
+
+    pub(crate) fn heal(&self) {
+        self.lock().fault = None;
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.lock().fault.is_some()
+    }
+
+    /// How many operations have failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.lock().failures
+    }
+
+    /// How much has happened: writes, truncations, syncs and deletes.
+    pub(crate) fn events(&self) -> u64 {
+        self.lock().events
+    }
+
+    pub(crate) fn protect(&self, protection: Protection) {
+        self.lock().protection = protection;
+    }
+
+    pub(crate) fn protection(&self) -> Protection {
+        self.lock().protection
+    }
+
+    /// A file was opened, and made if there was none.
+    pub(crate) fn open(&self, name: &str, is_database: bool) -> usize {
+        let mut state = self.lock();
+        if let Some(known) = state.names.get(name) {
+            return *known;
+        }
+        let file = state.files.len();
+        state.files.push(File { is_database, ..File::default() });
+        state.names.insert(name.to_owned(), file);
+        file
+    }
+
+    pub(crate) fn write(&self, file: usize, at: usize, bytes: &[u8], write: impl Fn(&[u8]) -> i32) -> i32 {
+        self.event(Kind::Write, Some(file), |state, fault| {
+            let bytes = match fault {
+                Some(fault) if fault.is_partial => &bytes[..bytes.len() / 2],
+                Some(_) => &[],
+                None => bytes,
+            };
+            let code = if bytes.is_empty() { 0 } else { write(bytes) };
+            state.files[file].pending.push(Change::Write(at, bytes.to_vec()));
+            code
+        })
+    }
+
+    pub(crate) fn truncate(&self, file: usize, size: usize, truncate: impl FnOnce() -> i32) -> i32 {
+        self.event(Kind::Truncate, Some(file), |state, fault| {
+            if fault.is_some() {
+                return 0;
+            }
+            state.files[file].pending.push(Change::Truncate(size));
+            truncate()
+        })
+    }
+
+    /// The wrapped file is not synced: the image is what counts.
+    pub(crate) fn sync(&self, file: usize, folder_too: bool) -> i32 {
+        self.event(Kind::Sync, Some(file), |state, fault| {
+            let State { random, files, .. } = state;
+            let (chance, File { durable, pending, .. }) = (chance(random), &mut files[file]);
+            for change in pending.drain(..) {
+                match fault {
+                    None => change.apply(durable),
+                    Some(_) => change.apply_in_part(durable, random, chance),
+                }
+            }
+            if folder_too && fault.is_none() {
+                state.durable_names = state.names.clone();
+            }
+            0
+        })
+    }
+
+    pub(crate) fn delete(&self, name: &str, folder_too: bool, delete: impl FnOnce() -> i32) -> i32 {
+        let file = self.lock().names.get(name).copied();
+        self.event(Kind::Delete, file, |state, fault| {
+            if fault.is_some() {
+                return 0;
+            }
+            state.names.remove(name);
+            if folder_too {
+                state.durable_names = state.names.clone();
+            }
+            delete()
+        })
+    }
+
+    /// One thing that happens, under the lock: the cut is before it or after it, never within.
+    fn event(&self, kind: Kind, file: Option<usize>, act: impl FnOnce(&mut State, Option<Fault>) -> i32) -> i32 {
+        let mut state = self.lock();
+        let is_database = file.is_some_and(|file| state.files[file].is_database);
+        state.events += 1;
+        let is_cut = state.is_due(kind, is_database);
+        if let Some(cut) = is_cut.filter(|cut| !cut.is_after) {
+            state.take_image(cut.survivors);
+        }
+        let fault = state.fails(kind, is_database);
+        let code = act(&mut state, fault);
+        if let Some(cut) = is_cut.filter(|cut| cut.is_after) {
+            state.take_image(cut.survivors);
+        }
+        fault.and_then(|fault| fault.failure.code(kind)).unwrap_or(code)
+    }
+}
+
+impl State {
+    fn is_due(&mut self, kind: Kind, is_database: bool) -> Option<Cut> {
+        let cut = self.cut.as_mut().filter(|cut| cut.which.counts(kind, is_database))?;
+        match cut.nth.checked_sub(1) {
+            Some(left) => {
+                cut.nth = left;
+                None
+            }
+            None => self.cut.take(),
+        }
+    }
+
+    fn fails(&mut self, kind: Kind, is_database: bool) -> Option<Fault> {
+        let fault = self.fault.as_mut().filter(|fault| fault.which.counts(kind, is_database))?;
+        fault.failure.code(kind)?;
+        if let Some(left) = fault.nth.checked_sub(1) {
+            fault.nth = left;
+            return None;
+        }
+        let fault = *fault;
+        self.failures += 1;
+        if !fault.is_lasting {
+            self.fault = None;
+        }
+        Some(fault)
+    }
+
+    fn take_image(&mut self, survivors: Survivors) {
+        let State { random, names, durable_names, files, .. } = self;
+        let mut kept = durable_names.clone();
+        if survivors == Survivors::Some {
+            let chance = chance(random);
+            for name in names.keys().chain(durable_names.keys()) {
+                if random.random_bool(chance) {
+                    match names.get(name) {
+                        Some(file) => kept.insert(name.clone(), *file),
+                        None => kept.remove(name),
+                    };
+                }
+            }
+        }
+        let mut contents = |file: usize| {
+            let File { durable, pending, .. } = &files[file];
+            let mut contents = durable.clone();
+            if survivors == Survivors::Some {
+                let chance = chance(random);
+                pending.iter().for_each(|change| change.apply_in_part(&mut contents, random, chance));
+            }
+            contents
+        };
+        self.image = Some(kept.into_iter().map(|(name, file)| (name, contents(file))).collect());
+    }
+}
