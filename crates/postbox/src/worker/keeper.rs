@@ -81,13 +81,18 @@ impl Keeper {
         keeper
     }
 
-    /// Until the next round: six times per lease, and at the moment at which a lease or its cap ends.
+    /// How often leases are looked at: six times each.
+    fn round(&self) -> Duration {
+        (self.visibility / 6).min(self.cap / 2).max(Duration::from_millis(1))
+    }
+
+    /// Until the next round, and no longer than until a lease is to be extended, or it or its cap ends.
     fn rest(&self) -> Sleep {
-        let round = (self.visibility / 6).min(self.cap / 2).max(Duration::from_millis(1));
-        let now = self.core.clock.now();
-        let ends = self.lock().leases.values().filter(|kept| !kept.lost.is_cancelled()).map(Kept::ends).min();
-        let next = ends.map_or(now.after(round), |ends| ends.min(now.after(round)));
-        Sleep::until(Arc::clone(&self.core.clock), next)
+        let round = self.core.clock.now().after(self.round());
+        let state = self.lock();
+        let kept = state.leases.values().filter(|kept| !kept.lost.is_cancelled());
+        let next = kept.map(|kept| kept.extend_at.min(kept.ends())).min();
+        Sleep::until(Arc::clone(&self.core.clock), next.map_or(round, |next| next.min(round)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -123,14 +128,16 @@ impl Keeper {
         let mut due = Vec::new();
         let mut lost = Vec::new();
         {
-            let state = self.lock();
-            for (number, kept) in state.leases.iter().filter(|(_, kept)| !kept.lost.is_cancelled()) {
+            let mut state = self.lock();
+            for (number, kept) in state.leases.iter_mut().filter(|(_, kept)| !kept.lost.is_cancelled()) {
                 if now >= kept.ends() {
                     lost.push(kept.lost.clone());
                 } else if now >= kept.extend_at {
                     // Not past the cap: then somebody else may have the message.
                     let by = self.visibility.min(now.until(kept.cap_at));
                     due.push((*number, kept.receipt.clone(), by));
+                    // If it cannot be done now, the next round tries again.
+                    kept.extend_at = now.after(self.round());
                 }
             }
         }
@@ -153,7 +160,7 @@ impl Keeper {
                             kept.extend_at = now.after(self.visibility / 3);
                         }
                         Err(Error::ReceiptHandleExpired { .. }) => lost.push(kept.lost.clone()),
-                        // It may pass: the next round tries again.
+                        // It may pass.
                         Err(_) => {}
                     }
                 }
