@@ -152,3 +152,26 @@ fn a_file_that_another_process_has_locked_can_be_opened() {
     assert_eq!(open::<u32, ()>(&path).unwrap().approximate_count().blocking().unwrap(), 2);
     check_file(&path);
 }
+
+#[test]
+fn a_send_within_a_transaction_of_ones_own_waits_for_the_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let jobs: Mailbox<u32> = open(&path).unwrap();
+    jobs.create().blocking().unwrap();
+    let mut other = Other::start(&path);
+    other.execute("BEGIN IMMEDIATE");
+    let sending = std::thread::spawn({
+        let (jobs, path) = (jobs.clone(), path.clone());
+        move || {
+            let mut shop = rusqlite::Connection::open(path).unwrap();
+            shop.busy_timeout(Duration::from_secs(3600)).unwrap();
+            let order = shop.transaction().unwrap();
+            jobs.send(&1).within(&order).map(|_| order.commit().unwrap())
+        }
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    other.execute("COMMIT");
+    sending.join().unwrap().unwrap();
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 1);
+}
