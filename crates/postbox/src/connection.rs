@@ -22,6 +22,7 @@ use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 /// |---|---|
 /// | `memory://name` | the memory of this process |
 /// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `?synchronous=normal` trades safety for speed |
+/// | `redis://host:6379/name`, `rediss://`, `redis+cluster://`, `redis+sentinel://`, `redis+unix://` | Redis (feature `redis`); `docs/redis.md` has the options |
 ///
 /// Options of the mailbox can be in the URI (`?max_size=1000&max_deliveries=5`) or in the builder. An option that does
 /// not exist is an error.

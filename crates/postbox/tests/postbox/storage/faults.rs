@@ -104,13 +104,10 @@ fn a_wait_that_fails_leaves_the_message_to_the_next() {
         jobs.send(&round).blocking().unwrap();
         let first = hear.recv().unwrap();
         let failed = first.is_err();
-        let taken = first.map_or_else(
-            |error| {
-                assert!(is_clear(&error), "{error:?}");
-                hear.recv().unwrap().unwrap()
-            },
-            |messages| messages,
-        );
+        let taken = first.unwrap_or_else(|error| {
+            assert!(is_clear(&error), "{error:?}");
+            hear.recv().unwrap().unwrap()
+        });
         assert_eq!(taken.iter().map(|message| message.body).collect::<Vec<_>>(), [round]);
         machine.disk.heal();
         taken[0].acknowledge().blocking().unwrap();
