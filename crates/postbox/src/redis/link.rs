@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,8 @@ pub(super) struct Link {
     /// Those who wait, by channel, or by channel and reply.
     pub(super) hubs: Hubs<String>,
     waiting: AtomicUsize,
+    /// Whether somebody looks after those who wait.
+    is_watched: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -172,6 +174,7 @@ impl Link {
             channels: Mutex::default(),
             hubs: Hubs::default(),
             waiting: AtomicUsize::new(0),
+            is_watched: AtomicBool::new(false),
         })
     }
 
@@ -435,14 +438,19 @@ impl Link {
 
     /// Somebody begins to wait: a connection that is silently dead has to be noticed.
     pub(super) fn begin_waiting(self: &Arc<Self>) {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if !self.is_watched.swap(true, Ordering::SeqCst) {
             let link: Weak<Self> = Arc::downgrade(self);
             Self::spawn(async move {
                 loop {
                     tokio::time::sleep(KEEP_ALIVE).await;
                     let Some(link) = link.upgrade() else { return };
                     if link.waiting.load(Ordering::SeqCst) == 0 {
-                        return;
+                        link.is_watched.store(false, Ordering::SeqCst);
+                        // Whoever has begun meanwhile found it watched.
+                        if link.waiting.load(Ordering::SeqCst) == 0 || link.is_watched.swap(true, Ordering::SeqCst) {
+                            return;
+                        }
                     }
                     let Some(wire) = lock(&link.wire).clone() else { continue };
                     let answer = tokio::time::timeout(ATTEMPT, wire.ask(&cmd("PING"))).await;

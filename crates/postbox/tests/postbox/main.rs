@@ -3,6 +3,7 @@
 mod conformance;
 mod main_loop;
 mod memory;
+mod redis;
 mod resolver;
 mod sqlite;
 mod storage;

@@ -21,6 +21,10 @@ local time = call('TIME')
 local now = time[1] * 2000000 + time[2] * 2
 local last = call('GET', OP)
 local replay = last and sub(last, 1, 8) == TOKEN and sub(last, 9)
+-- The tokens of a lane grow. An older one is of a request that comes late: its answer was given to another attempt.
+if last and not replay and struct.unpack('>I8', last) > struct.unpack('>I8', TOKEN) then
+  return redis.error_reply('LATE a later operation of this client was done')
+end
 local meta = call('HMGET', META, 'made', 'max_size', 'max_deliveries', 'window', 'idle', 'expiring', 'tombs')
 local is_new = not meta[1]
 local max_size, max_deliveries = tonumber(meta[2]), tonumber(meta[3])
