@@ -120,7 +120,7 @@ impl Keeper {
     /// Keeps no lease any more, and tells their handlers.
     pub(crate) fn forget(&self) {
         let leases = std::mem::take(&mut self.lock().leases);
-        leases.values().for_each(|kept| kept.lost.cancel());
+        tell(leases.into_iter().map(|(number, kept)| (number, kept.lost)).collect());
     }
 
     async fn extend_due(&self) {
@@ -131,7 +131,7 @@ impl Keeper {
             let mut state = self.lock();
             for (number, kept) in state.leases.iter_mut().filter(|(_, kept)| !kept.lost.is_cancelled()) {
                 if now >= kept.ends() {
-                    lost.push(kept.lost.clone());
+                    lost.push((*number, kept.lost.clone()));
                 } else if now >= kept.extend_at {
                     // Not past the cap: then somebody else may have the message.
                     let by = self.visibility.min(now.until(kept.cap_at));
@@ -141,7 +141,7 @@ impl Keeper {
                 }
             }
         }
-        lost.iter().for_each(Cancellation::cancel);
+        tell(lost);
         for batch in due.chunks(self.core.limits.max_batch) {
             let changes: Batch<_> =
                 batch.iter().map(|(_, receipt, by)| (receipt.clone(), Visibility::Extend(*by))).collect();
@@ -159,13 +159,19 @@ impl Keeper {
                             kept.ends = now.after(*by);
                             kept.extend_at = now.after(self.visibility / 3);
                         }
-                        Err(Error::ReceiptHandleExpired { .. }) => lost.push(kept.lost.clone()),
+                        Err(Error::ReceiptHandleExpired { .. }) => lost.push((*number, kept.lost.clone())),
                         // It may pass.
                         Err(_) => {}
                     }
                 }
             }
-            lost.iter().for_each(Cancellation::cancel);
+            tell(lost);
         }
     }
+}
+
+/// The latest first: they may still wait for their turn, and must know before it comes.
+fn tell(mut lost: Vec<(u64, Cancellation)>) {
+    lost.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
+    lost.iter().for_each(|(_, lost)| lost.cancel());
 }

@@ -5,7 +5,7 @@ local members, bodies, counts = {}, {}, {}
 if replay then
   -- What was leased by the first time is handed out, unless its lease has ended since.
   local before = cmsgpack.unpack(replay)
-  local scores = call('ZMSCORE', INVISIBLE, unpack(before.m))
+  local scores = #before.m > 0 and call('ZMSCORE', INVISIBLE, unpack(before.m))
   local at = 0
   for i, count in ipairs(before.c) do
     counts[i] = 0
@@ -83,7 +83,8 @@ local is_quick = not is_due()
 if is_quick then
   take()
   if not has_special then
-    finish(#members > 0 and cmsgpack.pack({ c = counts, m = members }))
+    -- Nothing is an answer too: should this request come a second time, late, it must not lease for nobody.
+    finish(cmsgpack.pack({ c = counts, m = members }))
     return { now, next_due(), counts, table.concat(members), bodies }
   end
 end
@@ -100,5 +101,5 @@ for _, member in ipairs(members) do
 end
 -- Those who asked here take what has come back; others need not be told of that.
 woken = math.max(0, woken - #members)
-finish(#members > 0 and cmsgpack.pack({ c = counts, m = members }))
+finish(cmsgpack.pack({ c = counts, m = members }))
 return { now, next_due(), counts, table.concat(members), bodies }
