@@ -55,8 +55,10 @@ for i = 6, #ARGV, step do
         forget(entry, record)
       elseif act == 'D' then
         bury(entry, record, argument)
-      elseif argument == '0' or (record and record.x and record.x <= now) then
+      elseif argument == '0' then
         surface(entry, record)
+      elseif record and record.x and record.x <= now then
+        forget(entry, record)
       else
         call('ZADD', INVISIBLE, tick() + argument * 2000, 'R' .. entry)
         call('HSET', DELAYED, id_of(entry), 'R' .. entry)

@@ -80,10 +80,10 @@ end
 
 -- A message can be delivered, unless its deliveries are spent or its time is up.
 surface = function(entry, record)
-  if record and record.x and record.x <= now then
-    forget(entry, record)
-  elseif max_deliveries and struct.unpack('>I3', entry, 2) >= max_deliveries then
+  if max_deliveries and struct.unpack('>I3', entry, 2) >= max_deliveries then
     bury(entry, record, SPENT)
+  elseif record and record.x and record.x <= now then
+    forget(entry, record)
   else
     out[#out + 1] = entry
     keep(entry, record, 'P')
