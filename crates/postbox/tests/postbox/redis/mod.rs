@@ -1,7 +1,9 @@
 //! Redis with faults: replies that are lost, networks and servers that fail, errors, places, and waiting.
 
+mod errors;
 mod lost_replies;
 mod network;
+mod places;
 mod servers;
 mod work;
 
