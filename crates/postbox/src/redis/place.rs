@@ -67,6 +67,10 @@ impl Place {
         if !password.is_empty() {
             settings = settings.set_password(&password);
         }
+        if wishes.is_tls {
+            // Unless the program has chosen another one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         let is_unix = uri.scheme == "redis+unix";
         let (hosts, name) = if is_unix {
             rest.rsplit_once('/').filter(|_| has_name).map_or((rest, ""), |(path, name)| (path, name))
