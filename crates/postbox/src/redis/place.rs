@@ -178,7 +178,10 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
             seconds.ok_or_else(|| bad(parameter, "a number of seconds"))
         };
         match name.as_str() {
-            "db" => wishes.db = value.parse().map_err(|_| bad("db", "a whole number, 0 or more"))?,
+            "db" => {
+                let db = value.parse::<u32>().map_err(|_| bad("db", "a whole number, 0 or more"))?;
+                wishes.db = db.into();
+            }
             "timeout" => manners.patience = seconds("timeout")?,
             "min_replicas" => {
                 manners.min_replicas = value.parse().map_err(|_| bad("min_replicas", "a whole number, 0 or more"))?;
