@@ -274,6 +274,14 @@ impl Link {
             |name: &str| told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let major: u32 = field("redis_version").and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(0);
         wire.is_sharded = matches!(wire.kind, Kind::Cluster(_)) && major >= 7;
+        if matches!(wire.kind, Kind::Server(_)) && field("cluster_enabled") == Some("1") {
+            let next = "write redis+cluster://".to_string();
+            return Err(RedisError::from((
+                redis::ErrorKind::InvalidClientConfig,
+                "the server is part of a cluster",
+                next,
+            )));
+        }
         let evicts = field("maxmemory").is_some_and(|most| most != "0")
             && field("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
         if evicts && !self.manners.allow_eviction {
