@@ -149,6 +149,11 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             "synchronous" if uri.scheme == "sqlite" => {}
             #[cfg(feature = "redis")]
             name if uri.scheme.starts_with("redis") && crate::redis::OPTIONS.contains(&name) => {}
+            #[cfg(feature = "redis")]
+            _ if uri.scheme.starts_with("redis") => {
+                let more = crate::redis::OPTIONS.join(", ");
+                return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}, {more}")));
+            }
             _ => return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}"))),
         }
     }
