@@ -400,7 +400,10 @@ impl Link {
                 }
                 Err(error) => (error, None),
             };
-            let fault = fault_of(&error);
+            let fault = match self.target {
+                Target::Cluster(_) => fault_of(&error).in_cluster(),
+                _ => fault_of(&error),
+            };
             if let Some(number) = number.filter(|_| fault.breaks_connection()) {
                 self.lost(number);
             }
