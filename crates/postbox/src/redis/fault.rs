@@ -91,6 +91,7 @@ impl Fault {
     pub(super) fn explain(self, place: &str, error: RedisError) -> Error {
         let code = error.code().unwrap_or_default();
         let hint = match (self.kind, error.kind()) {
+            (FaultKind::Broken, _) if place.starts_with("rediss:") => "cannot be reached, or does not answer by TLS",
             (FaultKind::Broken, _) => "cannot be reached, or does not answer",
             (FaultKind::Busy, _) => "cannot at the moment",
             (FaultKind::ReadOnly, _) => "is a replica; connect to the primary",

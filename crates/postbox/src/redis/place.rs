@@ -192,7 +192,10 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
             }
             "tls" => wishes.is_tls = value.parse().map_err(|_| bad("tls", "true or false"))?,
             "ca" => {
-                let read = std::fs::read(value);
+                let read = std::fs::read(value).map_err(|error| error.to_string()).and_then(|file| {
+                    let has_one = file.windows(27).any(|text| text == b"-----BEGIN CERTIFICATE-----");
+                    if has_one { Ok(file) } else { Err("there is none in it".into()) }
+                });
                 wishes.ca = Some(read.map_err(|error| bad("ca", &format!("a file of certificates (PEM): {error}")))?);
             }
             "primary" => wishes.primary = Some(value.clone()),
