@@ -21,6 +21,8 @@ enum FaultKind {
     Busy,
     /// This server is a replica now.
     ReadOnly,
+    /// Another node of the cluster has it.
+    Moved,
     /// The server's memory is full.
     Full,
     /// It will not work until somebody changes something.
@@ -35,7 +37,7 @@ pub(super) fn fault_of(error: &RedisError) -> Fault {
             FaultKind::Busy
         }
         (_, "NOAUTH" | "WRONGPASS" | "NOPERM") => FaultKind::Refused,
-        (ErrorKind::Server(ServerErrorKind::Moved), _) => FaultKind::Refused,
+        (ErrorKind::Server(ServerErrorKind::Moved), _) => FaultKind::Moved,
         (ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel, _) => FaultKind::Busy,
         _ if is_certificate(error) => FaultKind::Refused,
         (ErrorKind::Io, _) => FaultKind::Broken,
@@ -56,6 +58,14 @@ fn is_certificate(error: &RedisError) -> bool {
 impl Fault {
     pub(super) fn with(mut self, error: RedisError) -> Self {
         self.error = Some(error);
+        self
+    }
+
+    /// In a cluster one is sent to and fro until all nodes know who has taken over.
+    pub(super) fn in_cluster(mut self) -> Self {
+        if self.kind == FaultKind::Moved {
+            self.kind = FaultKind::Busy;
+        }
         self
     }
 
@@ -81,6 +91,7 @@ impl Fault {
     pub(super) fn explain(self, place: &str, error: RedisError) -> Error {
         let code = error.code().unwrap_or_default();
         let hint = match (self.kind, error.kind()) {
+            (FaultKind::Broken, _) if place.starts_with("rediss:") => "cannot be reached, or does not answer by TLS",
             (FaultKind::Broken, _) => "cannot be reached, or does not answer",
             (FaultKind::Busy, _) => "cannot at the moment",
             (FaultKind::ReadOnly, _) => "is a replica; connect to the primary",
@@ -88,7 +99,7 @@ impl Fault {
             (_, ErrorKind::AuthenticationFailed) => "refuses the user or the password",
             _ if matches!(code, "NOAUTH" | "WRONGPASS") => "refuses the user or the password",
             _ if code == "NOPERM" => "does not permit this user to do that",
-            (_, ErrorKind::Server(ServerErrorKind::Moved)) => "is part of a cluster; write redis+cluster://",
+            (FaultKind::Moved, _) => "is part of a cluster; write redis+cluster://",
             (_, ErrorKind::RESP3NotSupported) => "is too old; Redis 6.2 or later is needed",
             _ if is_certificate(&error) => "does not agree on TLS",
             _ => "refuses",

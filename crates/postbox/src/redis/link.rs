@@ -4,7 +4,7 @@
 //! It lives on a thread of its own, one for the whole process, so that it does not end with anybody's executor. Waiting
 //! costs no connection: the server pushes what happens through the one that carries the commands.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -135,6 +135,17 @@ impl Wire {
         }
     }
 
+    /// The same, of any node.
+    async fn ask_any(&self, command: &Cmd) -> RedisResult<Value> {
+        match &self.kind {
+            Kind::Server(_) => self.ask(command).await,
+            Kind::Cluster(connection) => {
+                let any = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
+                connection.clone().route_command(command.clone(), any).await?.extract_error()
+            }
+        }
+    }
+
     /// The same, of the node that has a key.
     async fn ask_at(&self, key: &str, command: &Cmd) -> RedisResult<Value> {
         match &self.kind {
@@ -257,23 +268,29 @@ impl Link {
 
     /// Looks at what the server is. One that does not tell is taken as it is.
     async fn inspect(&self, wire: &mut Wire) -> RedisResult<()> {
-        let command = cmd("INFO").arg("everything").to_owned();
-        let told = match &wire.kind {
-            Kind::Server(_) => wire.ask(&command).await,
-            Kind::Cluster(connection) => {
-                let any = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
-                connection.clone().route_command(command, any).await
-            }
-        };
-        let told = match told {
+        let told = match wire.ask_any(cmd("INFO").arg("everything")).await {
             Ok(told) => redis::from_redis_value::<String>(told).unwrap_or_default(),
-            Err(error) if error.code() == Some("NOPERM") => return Ok(()),
+            // Its version it tells everybody; all programs must wake each other in the same way.
+            Err(error) if error.code() == Some("NOPERM") => {
+                let hello = wire.ask_any(&cmd("HELLO")).await?;
+                let hello = redis::from_redis_value::<HashMap<String, Value>>(hello).unwrap_or_default();
+                let version = hello.get("version").cloned().map(redis::from_redis_value::<String>);
+                format!("redis_version:{}", version.and_then(Result::ok).unwrap_or_default())
+            }
             Err(error) => return Err(error),
         };
         let field =
             |name: &str| told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let major: u32 = field("redis_version").and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(0);
         wire.is_sharded = matches!(wire.kind, Kind::Cluster(_)) && major >= 7;
+        if matches!(wire.kind, Kind::Server(_)) && field("cluster_enabled") == Some("1") {
+            let next = "write redis+cluster://".to_string();
+            return Err(RedisError::from((
+                redis::ErrorKind::InvalidClientConfig,
+                "the server is part of a cluster",
+                next,
+            )));
+        }
         let evicts = field("maxmemory").is_some_and(|most| most != "0")
             && field("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
         if evicts && !self.manners.allow_eviction {
@@ -383,7 +400,10 @@ impl Link {
                 }
                 Err(error) => (error, None),
             };
-            let fault = fault_of(&error);
+            let fault = match self.target {
+                Target::Cluster(_) => fault_of(&error).in_cluster(),
+                _ => fault_of(&error),
+            };
             if let Some(number) = number.filter(|_| fault.breaks_connection()) {
                 self.lost(number);
             }

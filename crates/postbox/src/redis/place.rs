@@ -67,6 +67,10 @@ impl Place {
         if !password.is_empty() {
             settings = settings.set_password(&password);
         }
+        if wishes.is_tls {
+            // Unless the program has chosen another one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         let is_unix = uri.scheme == "redis+unix";
         let (hosts, name) = if is_unix {
             rest.rsplit_once('/').filter(|_| has_name).map_or((rest, ""), |(path, name)| (path, name))
@@ -174,7 +178,10 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
             seconds.ok_or_else(|| bad(parameter, "a number of seconds"))
         };
         match name.as_str() {
-            "db" => wishes.db = value.parse().map_err(|_| bad("db", "a whole number, 0 or more"))?,
+            "db" => {
+                let db = value.parse::<u32>().map_err(|_| bad("db", "a whole number, 0 or more"))?;
+                wishes.db = db.into();
+            }
             "timeout" => manners.patience = seconds("timeout")?,
             "min_replicas" => {
                 manners.min_replicas = value.parse().map_err(|_| bad("min_replicas", "a whole number, 0 or more"))?;
@@ -185,7 +192,10 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
             }
             "tls" => wishes.is_tls = value.parse().map_err(|_| bad("tls", "true or false"))?,
             "ca" => {
-                let read = std::fs::read(value);
+                let read = std::fs::read(value).map_err(|error| error.to_string()).and_then(|file| {
+                    let has_one = file.windows(27).any(|text| text == b"-----BEGIN CERTIFICATE-----");
+                    if has_one { Ok(file) } else { Err("there is none in it".into()) }
+                });
                 wishes.ca = Some(read.map_err(|error| bad("ca", &format!("a file of certificates (PEM): {error}")))?);
             }
             "primary" => wishes.primary = Some(value.clone()),

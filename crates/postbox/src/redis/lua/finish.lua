@@ -47,6 +47,8 @@ for i = 6, #ARGV, step do
     if act == 'E' then
       local longer = tick() + argument * 2000
       if longer > till then
+        -- Taken out first: a server without memory would refuse to begin with an addition.
+        call('ZREM', INVISIBLE, member)
         call('ZADD', INVISIBLE, longer, member)
       end
     else

@@ -32,6 +32,10 @@ local window, idle, has_expiring = tonumber(meta[4]) or 300000, tonumber(meta[5]
 local looked, woken = false, 0
 
 if SETTINGS ~= '' then
+  if not string.find(OP, ':send$') then
+    -- A write that needs no memory. After it a script may go on when there is none: consumers make room.
+    call('HDEL', META, '')
+  end
   for name, value in string.gmatch(SETTINGS, '([%a_]+) (%d+)') do
     call('HSET', META, name, value)
     value = tonumber(value)

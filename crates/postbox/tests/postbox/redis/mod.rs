@@ -1,8 +1,12 @@
 //! Redis with faults: replies that are lost, networks and servers that fail, errors, places, and waiting.
 
+mod errors;
+mod failover;
 mod lost_replies;
 mod network;
+mod places;
 mod servers;
+mod waiting;
 mod work;
 
 use std::time::{Duration, Instant};

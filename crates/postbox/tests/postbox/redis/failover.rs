@@ -1,0 +1,201 @@
+//! Other servers take over: replicas, nodes of a cluster, a primary that sentinels chose.
+
+use std::time::{Duration, Instant};
+
+use postbox::*;
+use postbox_test_servers::{Redis, RedisCluster, RedisSentinel};
+
+use super::work::Work;
+use super::{JOBS_CHANNEL, LONG, apart_in_cluster, jobs, listeners, until, waiting_for_one};
+
+#[test]
+fn a_send_waits_for_replicas_and_says_when_they_do_not_come() {
+    let primary = Redis::start();
+    let replica = Redis::builder().replica_of(&primary).start();
+    let uri = format!("{}/jobs?min_replicas=1&replica_timeout=0.2", primary.url());
+    let jobs: Mailbox<u64> = postbox::open(uri).blocking().unwrap();
+    jobs.send(&1).blocking().unwrap();
+    // It has it.
+    assert_eq!(replica.command(&["LLEN", "{queue:jobs}:pending"]), "1");
+    replica.pause();
+    let error = jobs.send(&2).deduplication_id("two").blocking().unwrap_err();
+    assert!(error.is_transient(), "{error:?}");
+    assert!(error.to_string().contains("is stored, but only 0 of 1 replicas have it"), "{error}");
+    let errors: Vec<Error> =
+        jobs.send_batch([&3, &4]).blocking().unwrap().into_iter().map(|sent| sent.unwrap_err()).collect();
+    assert!(errors.iter().all(Error::is_transient));
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 4);
+    replica.resume();
+    // The same again is no second message, and its replicas are waited for. Until it has caught up it may fail.
+    until("a replica that has caught up", || jobs.send(&2).deduplication_id("two").blocking().is_ok());
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 4);
+    assert_eq!(replica.command(&["LLEN", "{queue:jobs}:pending"]), "4");
+}
+
+/// What is not waited for blocks nobody else.
+#[test]
+fn others_go_on_while_a_send_waits_for_replicas() {
+    let redis = Redis::start();
+    let uri = format!("{}/jobs?min_replicas=1&replica_timeout=3", redis.url());
+    let jobs: Mailbox<u64> = postbox::open(uri).blocking().unwrap();
+    let sending = std::thread::spawn({
+        let jobs = jobs.clone();
+        move || jobs.send(&1).blocking()
+    });
+    let messages = jobs.receive().wait_time(LONG).blocking().unwrap();
+    messages[0].acknowledge().blocking().unwrap();
+    assert!(!sending.is_finished(), "there is no replica");
+    assert!(sending.join().unwrap().is_err());
+}
+
+fn report(what: &str, work: &Work, pause: Duration) {
+    println!(
+        "{what}: {} sent, consumers went on after {pause:?}, {:?} errors, {:?} acknowledged came back",
+        work.many_sent(),
+        work.errors,
+        work.came_back,
+    );
+}
+
+#[test]
+fn a_primary_of_a_cluster_that_is_killed_loses_nothing_that_returned() {
+    let cluster = RedisCluster::start(3, 1);
+    let uri = format!("{}/jobs?min_replicas=1&replica_timeout=0.5", cluster.url());
+    let mailboxes = [postbox::open(uri).blocking().unwrap()];
+    let mut pause = Duration::ZERO;
+    // Acknowledgements are not waited for: the last ones may be lost with the primary, and their messages come back.
+    let work = Work::during(&mailboxes, Duration::from_secs(10), |work| {
+        work.goes_on(100);
+        let node = cluster.primary_of_key("{queue:jobs}");
+        cluster.kill(node);
+        let start = Instant::now();
+        work.goes_on(1);
+        pause = start.elapsed();
+        cluster.wait_until_ok();
+        assert_ne!(cluster.primary_of_key("{queue:jobs}"), node);
+        cluster.restart(node);
+        cluster.wait_until_ok();
+        // With its replica back, sends succeed again.
+        let before = work.many_sent();
+        until("sends", || work.many_sent() > before + 50);
+        work.goes_on(50);
+    });
+    report("cluster", &work, pause);
+}
+
+#[test]
+fn those_who_wait_in_a_cluster_are_woken_by_the_replica_that_took_over() {
+    let cluster = RedisCluster::start(3, 1);
+    let waiting = waiting_for_one(&apart_in_cluster(&cluster));
+    let node = cluster.primary_of_key("{queue:jobs}");
+    until("a subscription", || listeners(cluster.node(node)) == 1);
+    cluster.kill(node);
+    cluster.wait_until_ok();
+    let other = cluster.primary_of_key("{queue:jobs}");
+    until("a subscription at the new primary", || listeners(cluster.node(other)) == 1);
+    jobs(&apart_in_cluster(&cluster)).send(&1).blocking().unwrap();
+    assert_eq!(waiting.join().unwrap(), 1);
+}
+
+#[test]
+fn a_primary_that_sentinels_replace_loses_nothing_that_returned() {
+    let servers = RedisSentinel::start();
+    let hosts: Vec<String> = servers.sentinels().iter().map(|redis| format!("127.0.0.1:{}", redis.port())).collect();
+    let uri = format!("redis+sentinel://{}/jobs?primary={}", hosts.join(","), servers.primary_name());
+    let jobs: Mailbox<u64, u64> =
+        postbox::open(format!("{uri}&min_replicas=1&replica_timeout=0.5")).blocking().unwrap();
+    let idle: Mailbox<u64> = postbox::open(uri.replace("/jobs", "/idle")).blocking().unwrap();
+    let waiting = std::thread::spawn({
+        let idle = idle.clone();
+        move || loop {
+            // An outage that takes longer than its patience is reported, and passes.
+            match idle.receive().wait_time(LONG).blocking() {
+                Ok(messages) => return messages[0].body,
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
+    });
+    let mut pause = Duration::ZERO;
+    let work = Work::during(&[jobs], Duration::from_secs(10), |work| {
+        work.goes_on(100);
+        let old = servers.fail_over();
+        let start = Instant::now();
+        work.goes_on(1);
+        pause = start.elapsed();
+        old.restart();
+        let before = work.many_sent();
+        until("sends", || work.many_sent() > before + 50);
+        work.goes_on(50);
+    });
+    report("sentinel, after the choice", &work, pause);
+    idle.send(&7).blocking().unwrap();
+    assert_eq!(waiting.join().unwrap(), 7);
+}
+
+#[test]
+fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
+    let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
+    let mailboxes = [jobs(&apart_in_cluster(&cluster)), jobs(&apart_in_cluster(&cluster))];
+    let slot = cluster.slot_of("{queue:jobs}");
+    let held = || {
+        let errors = |node: &Redis| {
+            let told = node.info("errorstats");
+            let of = |code: &str| {
+                let line = told.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
+                line.and_then(|many| many.trim().parse::<u64>().ok()).unwrap_or(0)
+            };
+            of("TRYAGAIN") + of("ASK")
+        };
+        cluster.nodes().iter().map(errors).sum::<u64>()
+    };
+    let work = Work::during(&mailboxes, LONG, |work| {
+        for step in 1..=3 {
+            work.goes_on(100);
+            let to = (cluster.primary_of_slot(slot) + step % 2 + 1) % 3;
+            let migration = cluster.begin_migration(slot, to);
+            // Between the nodes until clients of both have met it, with no key moved, half of them, and all.
+            let keys = migration.keys();
+            let (first, last) = keys.split_at(keys.len() / 2);
+            for some in [&[][..], first, last] {
+                some.iter().for_each(|key| migration.move_key(key));
+                let before = held();
+                until("somebody who is sent away", || held() > before + 5);
+            }
+            migration.move_keys();
+            migration.finish();
+        }
+        work.goes_on(100);
+    });
+    assert_eq!(Work::count(&work.came_back), 0);
+    assert_eq!(Work::count(&work.delivered_again), 0);
+    println!("migration: {} sent, {:?} errors", work.many_sent(), work.errors);
+}
+
+#[test]
+fn those_who_wait_are_woken_after_their_slot_has_moved() {
+    let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
+    let (one, two) = (apart_in_cluster(&cluster), apart_in_cluster(&cluster));
+    jobs(&two).create().blocking().unwrap();
+    let slot = cluster.slot_of(JOBS_CHANNEL);
+    for number in 0..3 {
+        let waiting = waiting_for_one(&one);
+        let from = cluster.primary_of_slot(slot);
+        until("a subscription", || listeners(cluster.node(from)) == 1);
+        let to = (from + 1) % 3;
+        let migration = cluster.begin_migration(slot, to);
+        migration.move_keys();
+        let sending = std::thread::spawn({
+            let jobs = jobs(&two);
+            move || jobs.send(&number).blocking()
+        });
+        migration.finish();
+        sending.join().unwrap().unwrap();
+        assert_eq!(waiting.join().unwrap(), number);
+        // And those who begin to wait now.
+        let waiting = waiting_for_one(&one);
+        until("a subscription at the new node", || listeners(cluster.node(to)) == 1);
+        jobs(&two).send(&number).blocking().unwrap();
+        assert_eq!(waiting.join().unwrap(), number);
+        until("the end of the subscription", || listeners(cluster.node(to)) == 0);
+    }
+}
