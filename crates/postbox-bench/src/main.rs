@@ -5,6 +5,7 @@
 mod allocator;
 mod core;
 mod memory;
+mod redis;
 mod report;
 mod sqlite;
 
@@ -14,7 +15,7 @@ use report::Settings;
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT] [--peers NAME]
-suites: core, memory, sqlite
+suites: core, memory, sqlite, redis
   --json       one JSON line per measurement
   --quick      fewer messages and rounds: shows that all works, not how fast
   --only TEXT  only the scenarios whose name contains TEXT
@@ -41,6 +42,7 @@ fn main() {
             "--help" | "-h" => return println!("{USAGE}"),
             "core" => suites.push(core::run as fn(&Settings)),
             "memory" => suites.push(memory::run),
+            "redis" => suites.push(redis::run),
             "sqlite" => suites.push(sqlite::run),
             other => fail(&format!("unknown suite or option '{other}'")),
         }

@@ -29,9 +29,9 @@ impl Settings {
         if self.quick { 3 } else { 21 }
     }
 
-    /// A number of operations, scaled down for a quick run.
+    /// A number of operations, scaled down for a quick run, but enough for 64 tasks with batches of 10.
     pub(crate) fn scale(&self, operations: usize) -> usize {
-        if self.quick { (operations / 20).max(1000) } else { operations }
+        if self.quick { (operations / 20).max(1280) } else { operations }
     }
 }
 
@@ -50,25 +50,49 @@ impl<'a> Contender<'a> {
     }
 }
 
+/// What operations cost beside time: something that only grows, read before and after.
+pub(crate) struct Meter<'a> {
+    /// The name in the report.
+    pub(crate) unit: &'static str,
+    /// Its state.
+    pub(crate) read: &'a dyn Fn() -> f64,
+}
+
 /// Runs all contenders in turn, round by round, and prints a line for each.
 pub(crate) fn measure(
     settings: &Settings,
     suite: &str,
     scenario: &str,
     operations: usize,
+    contenders: Vec<Contender<'_>>,
+) {
+    measure_with(settings, suite, scenario, operations, contenders, None);
+}
+
+/// The same, with a meter beside the clock.
+pub(crate) fn measure_with(
+    settings: &Settings,
+    suite: &str,
+    scenario: &str,
+    operations: usize,
     mut contenders: Vec<Contender<'_>>,
+    meter: Option<Meter<'_>>,
 ) {
     if !settings.includes(scenario) {
         return;
     }
     let operations = settings.scale(operations);
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
+    let mut costs = rates.clone();
+    let read = || meter.as_ref().map_or(0.0, |meter| (meter.read)());
     // A round that does not count warms up allocators, caches and branch predictors.
     for round in 0..=settings.rounds() {
-        for (contender, rates) in contenders.iter_mut().zip(&mut rates) {
+        for ((contender, rates), costs) in contenders.iter_mut().zip(&mut rates).zip(&mut costs) {
+            let before = read();
             let took = (contender.run)(operations);
             if round > 0 {
                 rates.push(operations as f64 / took.as_secs_f64());
+                costs.push((read() - before) / operations as f64);
             }
         }
     }
@@ -85,16 +109,19 @@ pub(crate) fn measure(
             median(&ratios)
         });
         let best_name = best_peer.map(|best| contenders[best].system);
-        print(settings, suite, scenario, contender.system, &rates[index], ratio, best_name);
+        let cost = meter.as_ref().map(|meter| (meter.unit, median(&costs[index])));
+        print(settings, suite, scenario, contender.system, &rates[index], cost, ratio, best_name);
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 fn print(
     settings: &Settings,
     suite: &str,
     scenario: &str,
     system: &str,
     rates: &[f64],
+    cost: Option<(&str, f64)>,
     ratio: Option<f64>,
     best: Option<&str>,
 ) {
@@ -102,16 +129,18 @@ fn print(
         (median(rates), rates.iter().copied().fold(f64::MAX, f64::min), rates.iter().copied().fold(0.0, f64::max));
     let mut out = std::io::stdout().lock();
     let written = if settings.json {
+        let cost = cost.map_or(String::new(), |(unit, cost)| format!(",\"{unit}\":{cost:.2}"));
         let ratio = ratio.map_or(String::new(), |ratio| format!(",\"ratio_to_best_peer\":{ratio:.3}"));
         writeln!(
             out,
-            "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"ops_per_s\":{mid:.0},\"min\":{min:.0},\"max\":{max:.0}{ratio}}}"
+            "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"ops_per_s\":{mid:.0},\"min\":{min:.0},\"max\":{max:.0}{cost}{ratio}}}"
         )
     } else {
+        let cost = cost.map_or(String::new(), |(unit, cost)| format!("  {cost:.1} {unit}"));
         let ratio = ratio.map_or(String::new(), |ratio| format!("  {ratio:.2} x {}", best.unwrap_or("-")));
         writeln!(
             out,
-            "{scenario:<46} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{ratio}",
+            "{scenario:<46} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{cost}{ratio}",
             1e9 / mid,
             mid,
             1e9 / max,

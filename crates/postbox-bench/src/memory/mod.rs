@@ -3,7 +3,7 @@
 //! A cycle is one message sent, received and acknowledged. Each body is made anew for its message, copied or written
 //! once; whoever receives it reads it.
 
-mod body;
+pub(crate) mod body;
 mod queue;
 mod requests;
 

@@ -1,0 +1,100 @@
+//! How long it takes from the call of `send` until a receiver that waits has the message, and how long a `PING` takes.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use postbox::redis::client::cmd;
+use postbox_test_servers::Redis;
+use tokio::sync::mpsc;
+
+use super::bare::connect;
+use super::queue::{Omniqueue, Postbox, Queue, WAIT};
+use super::{SUITE, name, runtime};
+use crate::memory::body::{Document, Job};
+use crate::report::{Settings, print_value};
+
+const SCENARIO: &str = "latency/send-to-waiting-receiver";
+
+/// Sends to a receiver that waits.
+struct Pair<Q> {
+    sender: Q,
+    arrivals: mpsc::UnboundedReceiver<Instant>,
+    took: Vec<Duration>,
+}
+
+/// A queue whose receivers wait.
+trait Waiting: Queue {
+    /// Waits for a message and acknowledges it. The moment at which it was there.
+    fn wait(&mut self) -> impl Future<Output = Instant> + Send;
+}
+
+impl Waiting for Postbox {
+    async fn wait(&mut self) -> Instant {
+        let messages = self.0.receive().wait_time(WAIT).await.expect("received");
+        let now = Instant::now();
+        messages[0].acknowledge().await.expect("acknowledged");
+        now
+    }
+}
+
+impl Waiting for Omniqueue {
+    async fn wait(&mut self) -> Instant {
+        let delivery = self.consumer.receive().await.expect("received");
+        let now = Instant::now();
+        Omniqueue::finish(delivery).await;
+        now
+    }
+}
+
+impl<Q: Waiting> Pair<Q> {
+    async fn open(server: &Redis) -> Self {
+        let mut handles = Q::open(server, &name(), 2).await;
+        let (mut receiver, sender) = (handles.remove(0), handles.remove(0));
+        let (arrived, arrivals) = mpsc::unbounded_channel();
+        tokio::spawn(async move { while arrived.send(receiver.wait().await).is_ok() {} });
+        Pair { sender, arrivals, took: Vec::new() }
+    }
+
+    async fn once(&mut self) {
+        pause().await;
+        let start = Instant::now();
+        self.sender.send(&[Job::new()]).await;
+        self.took.push(self.arrivals.recv().await.expect("the receiver goes on") - start);
+    }
+}
+
+/// By then a receiver waits again, and the machine is at rest.
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(2)).await;
+}
+
+/// Prints medians and 99th percentiles. rsmq_async does not wait.
+pub(super) fn run(settings: &Settings, server: &Redis) {
+    if !settings.includes(SCENARIO) {
+        return;
+    }
+    runtime().block_on(async {
+        let mut ping = connect(server).await;
+        let (mut ours, mut omniqueue) = (Pair::<Postbox>::open(server).await, Pair::<Omniqueue>::open(server).await);
+        let mut pings = Vec::new();
+        for _ in 0..settings.scale(3_000) {
+            ours.once().await;
+            omniqueue.once().await;
+            pause().await;
+            let start = Instant::now();
+            cmd("PING").query_async::<String>(&mut ping).await.expect("an answer");
+            pings.push(start.elapsed());
+        }
+        print(settings, Postbox::NAME, &mut ours.took);
+        print(settings, Omniqueue::NAME, &mut omniqueue.took);
+        print(settings, "limit-ping", &mut pings);
+    });
+}
+
+fn print(settings: &Settings, system: &str, took: &mut [Duration]) {
+    took.sort();
+    for (unit, share) in [("p50_ns", 0.5), ("p99_ns", 0.99)] {
+        let at = took[(took.len() as f64 * share) as usize];
+        print_value(settings, SUITE, SCENARIO, system, unit, at.as_nanos() as usize);
+    }
+}
