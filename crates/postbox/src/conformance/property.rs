@@ -1,5 +1,7 @@
 //! Random operations on a backend, with the ledger as the oracle.
 
+use std::time::Instant;
+
 use postbox_core::{Ledger, LedgerOptions, Posted, Posting, Receipt};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -57,10 +59,41 @@ pub fn property(harness: &dyn Harness, cases: u32) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let sequences =
         (prop::collection::vec(operation(), 0..60), prop::option::of(1usize..10), prop::option::of(1u32..4));
-    let result = TestRunner::new(config)
-        .run(&sequences, |(operations, max_size, max_deliveries)| check(&place, &operations, max_size, max_deliveries));
+    let result = TestRunner::new(config).run(&sequences, |(operations, max_size, max_deliveries)| {
+        let mut schedule = Schedule { place: &place, start: Instant::now(), ticks: 0 };
+        let result = check(&mut schedule, &operations, max_size, max_deliveries);
+        // What a machine that stood still for a while shows is nothing that the backend did.
+        match result {
+            Err(TestCaseError::Fail(_)) if schedule.is_late() => Err(TestCaseError::reject("too slow for its ticks")),
+            result => result,
+        }
+    });
     if let Err(error) = result {
         panic!("{error}");
+    }
+}
+
+/// Lets time pass, in ticks since the start: what operations take does not add up.
+struct Schedule<'a> {
+    place: &'a Place<'a>,
+    start: Instant,
+    ticks: u32,
+}
+
+impl Schedule<'_> {
+    fn pass(&mut self, ticks: u32) {
+        self.ticks += ticks;
+        if self.place.harness.is_exact() {
+            self.place.pass(ticks);
+        } else {
+            self.place.harness.advance(self.place.ticks(self.ticks).saturating_sub(self.start.elapsed()));
+        }
+    }
+
+    /// Whether the oracle's moment is over: the next operation may meet a deadline.
+    fn is_late(&self) -> bool {
+        let moment = self.place.ticks(self.ticks) + self.place.ticks(1) / 3;
+        !self.place.harness.is_exact() && self.start.elapsed() > moment
     }
 }
 
@@ -74,11 +107,12 @@ struct Oracle {
 const WINDOW: u32 = 10;
 
 fn check(
-    place: &Place<'_>,
+    schedule: &mut Schedule<'_>,
     operations: &[Operation],
     max_size: Option<usize>,
     max_deliveries: Option<u32>,
 ) -> Result<(), TestCaseError> {
+    let place = schedule.place;
     let limits = place.limits();
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|mut options| {
         if let Some(most) = max_size.filter(|_| limits.max_size) {
@@ -191,14 +225,14 @@ fn check(
                 prop_assert_eq!(mailbox.purge().blocking().unwrap(), expected);
             }
             Operation::Pass(ticks) => {
-                place.pass(ticks);
+                schedule.pass(ticks);
                 oracle.now += 2 * u64::from(ticks);
             }
             _ => {}
         }
         // One id per operation, so that it is found by the operation's number.
         sent.resize_with(number as usize + 1, MessageId::new);
-        continue_after(&mut oracle, place);
+        continue_after(&mut oracle, schedule);
         compare(&mailbox, &mut oracle)?;
     }
     mailbox.delete().blocking().unwrap();
@@ -207,9 +241,9 @@ fn check(
 
 /// Without an exact clock a tick passes after each operation, so that what it set off lies clearly before or after what
 /// follows.
-fn continue_after(oracle: &mut Oracle, place: &Place<'_>) {
-    if !place.harness.is_exact() {
-        place.pass(1);
+fn continue_after(oracle: &mut Oracle, schedule: &mut Schedule<'_>) {
+    if !schedule.place.harness.is_exact() {
+        schedule.pass(1);
         oracle.now += 2;
     }
 }

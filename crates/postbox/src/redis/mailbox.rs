@@ -39,6 +39,8 @@ pub(super) struct Post {
     /// The keys for everything else, of which one is done at a time.
     other: tokio::sync::Mutex<Vec<String>>,
     settings: Mutex<Settings>,
+    /// The lanes take turns: while one has its request under way, the others gather more.
+    turn: tokio::sync::Mutex<()>,
 }
 
 /// What the handles want of the mailbox.
@@ -124,6 +126,7 @@ impl Post {
             acts: Lane::new(keys("act")),
             other: tokio::sync::Mutex::new(keys("other")),
             settings: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
             name,
             link,
         })
@@ -215,6 +218,7 @@ impl Post {
             let post = Arc::clone(self);
             Link::spawn(async move {
                 loop {
+                    let _turn = post.turn.lock().await;
                     let jobs = post.sends.take();
                     if jobs.is_empty() {
                         break;
@@ -305,6 +309,7 @@ impl Post {
             let post = Arc::clone(self);
             Link::spawn(async move {
                 loop {
+                    let _turn = post.turn.lock().await;
                     let mut jobs = post.receives.take();
                     if jobs.is_empty() {
                         break;
@@ -350,6 +355,7 @@ impl Post {
             let post = Arc::clone(self);
             Link::spawn(async move {
                 loop {
+                    let _turn = post.turn.lock().await;
                     let jobs = post.acts.take();
                     if jobs.is_empty() {
                         break;
