@@ -40,6 +40,12 @@ impl<T> Promise<T> {
     }
 
     pub(crate) fn fulfil(&self, value: Result<T, Error>) {
+        self.fulfil_quietly(value).into_iter().for_each(Waker::wake);
+    }
+
+    /// The same, and leaves it to the caller to wake whoever waits: of many who get their results together, nobody has to run
+    /// before all have them.
+    pub(crate) fn fulfil_quietly(&self, value: Result<T, Error>) -> Option<Waker> {
         let mut slot = lock(&self.0);
         if slot.abandoned {
             let undelivered = slot.undelivered.take();
@@ -47,12 +53,10 @@ impl<T> Promise<T> {
             if let (Ok(value), Some(undelivered)) = (value, undelivered) {
                 undelivered(value);
             }
-            return;
+            return None;
         }
         slot.value = Some(value);
-        let waker = slot.waker.take();
-        drop(slot);
-        waker.into_iter().for_each(Waker::wake);
+        slot.waker.take()
     }
 }
 

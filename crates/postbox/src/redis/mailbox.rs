@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -219,19 +220,20 @@ impl Post {
             Link::spawn(async move {
                 loop {
                     let _turn = post.turn.lock().await;
+                    post.sends.gather();
                     let jobs = post.sends.take();
                     if jobs.is_empty() {
                         break;
                     }
                     let sent = post.send_all(&jobs).await;
                     let mut sent = sent.map(Vec::into_iter);
-                    for job in jobs {
-                        let results = match &mut sent {
+                    let fulfil = |job: &Sending| {
+                        job.promise.fulfil_quietly(match &mut sent {
                             Ok(results) => Ok(results.take(job.messages.len()).collect()),
                             Err(error) => Err(error.clone()),
-                        };
-                        job.promise.fulfil(results);
-                    }
+                        })
+                    };
+                    wake_all(jobs.iter().filter_map(fulfil));
                 }
             });
         }
@@ -310,6 +312,7 @@ impl Post {
             Link::spawn(async move {
                 loop {
                     let _turn = post.turn.lock().await;
+                    post.receives.gather();
                     let mut jobs = post.receives.take();
                     if jobs.is_empty() {
                         break;
@@ -342,11 +345,11 @@ impl Post {
         let due = u64::try_from(due).ok().map(|due| moment(now).until(moment(due)));
         let mut taken =
             members.chunks_exact(MEMBER).zip(bodies).map(|(member, body)| delivery(&member[1..], bytes(body), now));
-        for (job, count) in jobs.iter().zip(&counts) {
+        wake_all(jobs.iter().zip(&counts).filter_map(|(job, count)| {
             let deliveries: Vec<Delivery> = taken.by_ref().take(natural(count) as usize).collect();
             let due = due.filter(|_| deliveries.is_empty());
-            job.promise.fulfil(Ok((deliveries, due)));
-        }
+            job.promise.fulfil_quietly(Ok((deliveries, due)))
+        }));
     }
 
     fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
@@ -356,19 +359,20 @@ impl Post {
             Link::spawn(async move {
                 loop {
                     let _turn = post.turn.lock().await;
+                    post.acts.gather();
                     let jobs = post.acts.take();
                     if jobs.is_empty() {
                         break;
                     }
                     let done = post.act_all(&jobs).await;
                     let mut done = done.as_ref().map(|done| done.iter());
-                    for job in &jobs {
-                        let results = match &mut done {
+                    let fulfil = |job: &Acting| {
+                        job.promise.fulfil_quietly(match &mut done {
                             Ok(done) => Ok(done.take(job.acts.len()).map(|byte| *byte == b'1').collect()),
                             Err(error) => Err((*error).clone()),
-                        };
-                        job.promise.fulfil(results);
-                    }
+                        })
+                    };
+                    wake_all(jobs.iter().filter_map(fulfil));
                 }
             });
         }
@@ -389,6 +393,12 @@ impl Post {
         }
         Ok(bytes(self.run(&script::FINISH, &self.acts.keys, &arguments).await?))
     }
+}
+
+/// Wakes when all have their results.
+fn wake_all(wakers: impl Iterator<Item = Waker>) {
+    let wakers: Vec<Waker> = wakers.collect();
+    wakers.into_iter().for_each(Waker::wake);
 }
 
 impl Drop for Post {
