@@ -321,7 +321,7 @@ impl Link {
                     self.hubs.wake(&channel, many);
                 }
             }
-            PushKind::Disconnection => self.lost(number),
+            PushKind::Disconnection => self.lost(number, false),
             // The slot has moved away with its channels.
             PushKind::SUnsubscribe | PushKind::Unsubscribe => {
                 let channel = text(0);
@@ -333,12 +333,14 @@ impl Link {
         }
     }
 
-    /// A connection is gone. Whoever waits subscribes again, and looks.
-    fn lost(&self, number: u64) {
+    /// A connection is gone. Whoever waits subscribes again, and looks. One that is silent has to be given up: nothing
+    /// else ends it.
+    fn lost(&self, number: u64, is_silent: bool) {
         for slot in [&self.wire, &self.durable] {
             let mut slot = lock(slot);
-            // A cluster's connections to other nodes live on.
-            if slot.as_ref().is_some_and(|wire| wire.number == number && matches!(wire.kind, Kind::Server(_))) {
+            // A cluster's connections to other nodes live on, and the one that has ended is made again.
+            let is_over = |wire: &Wire| wire.number == number && (is_silent || matches!(wire.kind, Kind::Server(_)));
+            if slot.as_ref().is_some_and(is_over) {
                 *slot = None;
             }
         }
@@ -405,7 +407,7 @@ impl Link {
                 _ => fault_of(&error),
             };
             if let Some(number) = number.filter(|_| fault.breaks_connection()) {
-                self.lost(number);
+                self.lost(number, error.is_timeout());
             }
             if !fault.may_pass() || Instant::now() >= end {
                 return Err(fault.with(error));
@@ -475,7 +477,7 @@ impl Link {
                     let Some(wire) = lock(&link.wire).clone() else { continue };
                     let answer = tokio::time::timeout(ATTEMPT, wire.ask(&cmd("PING"))).await;
                     if !matches!(answer, Ok(Ok(_))) {
-                        link.lost(wire.number);
+                        link.lost(wire.number, true);
                     }
                 }
             });
