@@ -419,7 +419,6 @@ impl Link {
 
     /// From here on what is published there wakes those who wait.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str) -> Result<(), Error> {
-        let _one_at_a_time = self.subscribing.lock().await;
         if lock(&self.channels).contains(channel) {
             return Ok(());
         }
@@ -427,6 +426,14 @@ impl Link {
             .patiently(false, |wire| {
                 let (link, channel) = (Arc::clone(self), channel.to_string());
                 async move {
+                    let _one_at_a_time = link.subscribing.lock().await;
+                    if lock(&link.channels).contains(&channel) {
+                        return Ok(());
+                    }
+                    if lock(&link.wire).as_ref().is_none_or(|now| now.number != wire.number) {
+                        // Lost while others were before this one: it waits for no answer of theirs.
+                        return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
+                    }
                     // Before it is: a connection that is lost meanwhile takes it out again.
                     lock(&link.channels).insert(channel.clone());
                     let done = wire.subscribe(&channel, true).await;
