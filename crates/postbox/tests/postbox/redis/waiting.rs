@@ -93,7 +93,9 @@ fn nobody_asks_while_nothing_comes() {
     // Each looks before it subscribes and after it; the first time with the source as well.
     assert!(asked() - before <= 4 * 2 + 1 + 2 * 2, "{} looks", asked() - before);
     jobs(&connection).send_batch([&1, &2, &3, &4]).blocking().unwrap();
-    waiting.into_iter().for_each(|waiting| drop(waiting.join().unwrap()));
+    for waiting in waiting {
+        waiting.join().unwrap();
+    }
     assert!(store.cancel(reply).blocking().unwrap());
     assert!(answer.join().unwrap().unwrap());
 }
