@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use postbox::*;
-use postbox_test_servers::{Redis, RedisCluster, RedisSentinel};
+use postbox_test_servers::{Direction, Redis, RedisCluster, RedisSentinel};
 
 use super::work::Work;
 use super::{JOBS_CHANNEL, LONG, apart_in_cluster, jobs, listeners, until, waiting_for_one};
@@ -198,4 +198,36 @@ fn those_who_wait_are_woken_after_their_slot_has_moved() {
         assert_eq!(waiting.join().unwrap(), number);
         until("the end of the subscription", || listeners(cluster.node(to)) == 0);
     }
+}
+
+/// A node that gives a slot away says so to those who subscribed there, and nobody takes that for an answer.
+#[test]
+fn a_slot_that_moves_confuses_no_answer() {
+    let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
+    let connection = apart_in_cluster(&cluster);
+    let slot = cluster.slot_of(JOBS_CHANNEL);
+    let from = cluster.primary_of_slot(slot);
+    let is_near = |name: &String| cluster.primary_of_key(&format!("{{queue:{name}}}")) == from;
+    let name = (0..).map(|number| format!("near-{number}")).find(is_near).unwrap();
+    let near: Mailbox<u64> = connection.mailbox(&name).unwrap();
+    near.send_batch([&1, &2, &3]).blocking().unwrap();
+    let waiting = waiting_for_one(&connection);
+    until("a subscription", || listeners(cluster.node(from)) == 1);
+    // Requests are under way while the node tells of the slot.
+    cluster.proxy(from).stall(Direction::ToServer);
+    let asking: Vec<_> = (0..3)
+        .map(|_| {
+            let near = near.clone();
+            std::thread::spawn(move || near.approximate_count().blocking())
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    cluster.migrate_slot(slot, (from + 1) % 3);
+    std::thread::sleep(Duration::from_millis(50));
+    cluster.proxy(from).resume();
+    for asking in asking {
+        assert_eq!(asking.join().unwrap().unwrap(), 3);
+    }
+    jobs(&connection).send(&4).blocking().unwrap();
+    assert_eq!(waiting.join().unwrap(), 4);
 }
