@@ -227,6 +227,11 @@ impl Link {
         Ok(wire)
     }
 
+    fn is_good(&self, number: u64, is_durable: bool) -> bool {
+        let slot = if is_durable { &self.durable } else { &self.wire };
+        lock(slot).as_ref().is_some_and(|wire| wire.number == number)
+    }
+
     async fn make(self: &Arc<Self>) -> RedisResult<Wire> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let link = Arc::downgrade(self);
@@ -322,12 +327,10 @@ impl Link {
                 }
             }
             PushKind::Disconnection => self.lost(number, false),
-            // The slot has moved away with its channels.
-            PushKind::SUnsubscribe | PushKind::Unsubscribe => {
-                let channel = text(0);
-                if lock(&self.channels).remove(&channel) {
-                    self.hubs.wake(&channel, u64::MAX);
-                }
+            // The slot has moved away with its channels. Nobody asked for this, but the client takes it for the answer to
+            // whatever is under way, and each answer after it for that to the next request: the connection is no good.
+            PushKind::SUnsubscribe | PushKind::Unsubscribe if lock(&self.channels).contains(&text(0)) => {
+                self.lost(number, true);
             }
             _ => {}
         }
@@ -396,7 +399,9 @@ impl Link {
                 Ok(wire) => {
                     let number = wire.number;
                     match act(wire).await {
-                        Ok(answer) => return Ok(answer),
+                        // What comes over a connection that was given up meanwhile is not believed.
+                        Ok(answer) if self.is_good(number, is_durable) => return Ok(answer),
+                        Ok(_) => (std::io::Error::from(std::io::ErrorKind::NotConnected).into(), Some(number)),
                         Err(error) => (error, Some(number)),
                     }
                 }
@@ -430,7 +435,7 @@ impl Link {
                     if lock(&link.channels).contains(&channel) {
                         return Ok(());
                     }
-                    if lock(&link.wire).as_ref().is_none_or(|now| now.number != wire.number) {
+                    if !link.is_good(wire.number, false) {
                         // Lost while others were before this one: it waits for no answer of theirs.
                         return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
                     }
