@@ -24,6 +24,8 @@ fn a_send_waits_for_replicas_and_says_when_they_do_not_come() {
     let error = jobs.send(&2).deduplication_id("two").blocking().unwrap_err();
     assert!(error.is_transient(), "{error:?}");
     assert!(error.to_string().contains("is stored, but only 0 of 1 replicas have it"), "{error}");
+    let error = jobs.send(&2).deduplication_id("two").blocking().unwrap_err();
+    assert!(error.to_string().contains("is stored, but only 0 of 1"), "{error}");
     let errors: Vec<Error> =
         jobs.send_batch([&3, &4]).blocking().unwrap().into_iter().map(|sent| sent.unwrap_err()).collect();
     assert!(errors.iter().all(Error::is_transient));
@@ -139,7 +141,9 @@ fn a_primary_that_sentinels_replace_loses_nothing_that_returned() {
 #[test]
 fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
-    let mailboxes = [jobs(&apart_in_cluster(&cluster)), jobs(&apart_in_cluster(&cluster))];
+    // More patience than the slot is held for, however busy the machine is.
+    let open = |timeout: u32| postbox::open(format!("{}/jobs?timeout={timeout}", cluster.url())).blocking().unwrap();
+    let mailboxes = [open(60), open(61)];
     let slot = cluster.slot_of("{queue:jobs}");
     let held = || {
         let errors = |node: &Redis| {
@@ -163,7 +167,7 @@ fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
             for some in [&[][..], first, last] {
                 some.iter().for_each(|key| migration.move_key(key));
                 let before = held();
-                until("somebody who is sent away", || held() > before + 5);
+                until("somebody who is sent away", || held() > before);
             }
             migration.move_keys();
             migration.finish();
