@@ -39,6 +39,8 @@ pub(super) fn fault_of(error: &RedisError) -> Fault {
         (_, "NOAUTH" | "WRONGPASS" | "NOPERM") => FaultKind::Refused,
         (ErrorKind::Server(ServerErrorKind::Moved), _) => FaultKind::Moved,
         (ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel, _) => FaultKind::Busy,
+        // It was the primary when the message was stored, or is thought to be.
+        _ if error.to_string().contains("WAIT cannot be used with replica") => FaultKind::ReadOnly,
         _ if is_certificate(error) => FaultKind::Refused,
         (ErrorKind::Io, _) => FaultKind::Broken,
         _ if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() => FaultKind::Broken,

@@ -227,6 +227,11 @@ impl Link {
         Ok(wire)
     }
 
+    fn is_good(&self, number: u64, is_durable: bool) -> bool {
+        let slot = if is_durable { &self.durable } else { &self.wire };
+        lock(slot).as_ref().is_some_and(|wire| wire.number == number)
+    }
+
     async fn make(self: &Arc<Self>) -> RedisResult<Wire> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let link = Arc::downgrade(self);
@@ -321,24 +326,24 @@ impl Link {
                     self.hubs.wake(&channel, many);
                 }
             }
-            PushKind::Disconnection => self.lost(number),
-            // The slot has moved away with its channels.
-            PushKind::SUnsubscribe | PushKind::Unsubscribe => {
-                let channel = text(0);
-                if lock(&self.channels).remove(&channel) {
-                    self.hubs.wake(&channel, u64::MAX);
-                }
+            PushKind::Disconnection => self.lost(number, false),
+            // The slot has moved away with its channels. Nobody asked for this, but the client takes it for the answer to
+            // whatever is under way, and each answer after it for that to the next request: the connection is no good.
+            PushKind::SUnsubscribe | PushKind::Unsubscribe if lock(&self.channels).contains(&text(0)) => {
+                self.lost(number, true);
             }
             _ => {}
         }
     }
 
-    /// A connection is gone. Whoever waits subscribes again, and looks.
-    fn lost(&self, number: u64) {
+    /// A connection is gone. Whoever waits subscribes again, and looks. One that is silent has to be given up: nothing
+    /// else ends it.
+    fn lost(&self, number: u64, is_silent: bool) {
         for slot in [&self.wire, &self.durable] {
             let mut slot = lock(slot);
-            // A cluster's connections to other nodes live on.
-            if slot.as_ref().is_some_and(|wire| wire.number == number && matches!(wire.kind, Kind::Server(_))) {
+            // A cluster's connections to other nodes live on, and the one that has ended is made again.
+            let is_over = |wire: &Wire| wire.number == number && (is_silent || matches!(wire.kind, Kind::Server(_)));
+            if slot.as_ref().is_some_and(is_over) {
                 *slot = None;
             }
         }
@@ -394,7 +399,9 @@ impl Link {
                 Ok(wire) => {
                     let number = wire.number;
                     match act(wire).await {
-                        Ok(answer) => return Ok(answer),
+                        // What comes over a connection that was given up meanwhile is not believed.
+                        Ok(answer) if self.is_good(number, is_durable) => return Ok(answer),
+                        Ok(_) => (std::io::Error::from(std::io::ErrorKind::NotConnected).into(), Some(number)),
                         Err(error) => (error, Some(number)),
                     }
                 }
@@ -405,7 +412,7 @@ impl Link {
                 _ => fault_of(&error),
             };
             if let Some(number) = number.filter(|_| fault.breaks_connection()) {
-                self.lost(number);
+                self.lost(number, error.is_timeout());
             }
             if !fault.may_pass() || Instant::now() >= end {
                 return Err(fault.with(error));
@@ -417,7 +424,6 @@ impl Link {
 
     /// From here on what is published there wakes those who wait.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str) -> Result<(), Error> {
-        let _one_at_a_time = self.subscribing.lock().await;
         if lock(&self.channels).contains(channel) {
             return Ok(());
         }
@@ -425,6 +431,14 @@ impl Link {
             .patiently(false, |wire| {
                 let (link, channel) = (Arc::clone(self), channel.to_string());
                 async move {
+                    let _one_at_a_time = link.subscribing.lock().await;
+                    if lock(&link.channels).contains(&channel) {
+                        return Ok(());
+                    }
+                    if !link.is_good(wire.number, false) {
+                        // Lost while others were before this one: it waits for no answer of theirs.
+                        return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
+                    }
                     // Before it is: a connection that is lost meanwhile takes it out again.
                     lock(&link.channels).insert(channel.clone());
                     let done = wire.subscribe(&channel, true).await;
@@ -475,7 +489,7 @@ impl Link {
                     let Some(wire) = lock(&link.wire).clone() else { continue };
                     let answer = tokio::time::timeout(ATTEMPT, wire.ask(&cmd("PING"))).await;
                     if !matches!(answer, Ok(Ok(_))) {
-                        link.lost(wire.number);
+                        link.lost(wire.number, true);
                     }
                 }
             });

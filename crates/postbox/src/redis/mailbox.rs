@@ -270,7 +270,7 @@ impl Post {
         }
         let mut results = list(parts.next().unwrap_or_default()).into_iter();
         let of_each = messages.iter().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
-            [] if reached < wanted => Err(self.not_replicated(&message.id, reached)),
+            [] | [b'=', ..] if reached < wanted => Err(self.not_replicated(&message.id, reached)),
             [] => Ok(message.id.clone()),
             [b'=', first @ ..] => Ok(first
                 .try_into()

@@ -217,3 +217,42 @@ fn many_short_waits_leave_nothing_behind() {
     assert!(signs < 20, "{signs} signs of life");
     until("the end of the subscription", || listeners(&redis) == 0);
 }
+
+/// An outage is reported to all at the same time, not to one after the other.
+#[test]
+fn all_who_wait_hear_of_an_outage() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.port());
+    let connection = postbox::connect(format!("{}?timeout=1", proxy.url())).blocking().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let waiting: Vec<_> = (0..300)
+        .map(|number| {
+            let mailbox: Mailbox<u64> = connection.mailbox(&format!("box-{number}")).unwrap();
+            runtime.spawn(async move { mailbox.receive().wait_time(LONG).await.map(drop) })
+        })
+        .collect();
+    until("all subscriptions", || redis.command(&["PUBSUB", "CHANNELS", "*"]).lines().count() == 300);
+    proxy.refuse();
+    proxy.cut();
+    // One after the other this would take minutes.
+    for waiter in waiting {
+        let error = runtime.block_on(waiter).unwrap().unwrap_err();
+        assert!(error.is_transient(), "{error:?}");
+    }
+}
+
+#[test]
+fn a_connection_to_a_node_that_is_silently_dead_is_noticed_by_those_who_only_wait() {
+    let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
+    let node = cluster.primary_of_key("{queue:jobs}");
+    let port = cluster.node(node).port();
+    let stalled = Proxy::start(port);
+    cluster.proxy(node).retarget(stalled.port());
+    let waiting = waiting_for_one(&apart_in_cluster(&cluster));
+    until("a subscription", || listeners(cluster.node(node)) == 1);
+    // The connections that there are stay stalled for ever; new ones are well.
+    stalled.stall(Direction::Both);
+    cluster.proxy(node).retarget(port);
+    jobs(&apart_in_cluster(&cluster)).send(&7).blocking().unwrap();
+    assert_eq!(waiting.join().unwrap(), 7);
+}

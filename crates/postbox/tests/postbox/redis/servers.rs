@@ -157,3 +157,28 @@ fn large_bodies_arrive_as_they_were_sent() {
     assert!(reply.wait().timeout(LONG).blocking().unwrap() == text);
     assert_eq!(texts.approximate_count().blocking().unwrap(), 0);
 }
+
+#[test]
+fn an_idle_mailbox_goes_with_all_its_keys_and_comes_back_with_its_settings() {
+    let redis = Redis::start();
+    let connection = apart(&redis.url());
+    let client: Mailbox<u64> = connection.clone().idle_expiry(LONG).max_size(2).mailbox("client").unwrap();
+    let others = jobs(&connection);
+    others.send(&1).blocking().unwrap();
+    client.send(&1).deduplication_id("one").blocking().unwrap();
+    client.send(&2).delay(LONG).expires_in(LONG).group("a").blocking().unwrap();
+    client.receive().blocking().unwrap();
+    let keys = || redis.command(&["KEYS", "{queue:client}*"]);
+    // None outlives the others.
+    for key in keys().lines() {
+        let left: i64 = redis.command(&["PTTL", key]).parse().unwrap();
+        assert!((1..=3_600_000).contains(&left), "{key} has {left}");
+    }
+    for key in keys().lines() {
+        redis.command(&["PEXPIRE", key, "1"]);
+    }
+    until("the end of the mailbox", || keys().is_empty());
+    assert_eq!(connection.list().blocking().unwrap(), [others.name().clone()]);
+    client.send_batch([&3, &4]).blocking().unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
+    assert!(matches!(client.send(&5).blocking(), Err(Error::MailboxFull { .. })));
+}
