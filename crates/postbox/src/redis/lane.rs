@@ -2,7 +2,10 @@
 //! way. So a lone task never waits for company, and many share round trips. And a server need only remember the last one.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
+
+use super::link::IS_CROWDED;
 
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;
@@ -70,6 +73,9 @@ impl<J: Weight> Lane<J> {
         }
         state.is_busy = many > 0;
         state.last = many;
+        if many > 0 {
+            IS_CROWDED.store(many > 1, Ordering::Relaxed);
+        }
         state.waiting.drain(..many).collect()
     }
 }

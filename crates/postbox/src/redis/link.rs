@@ -19,6 +19,7 @@ use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr
 use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use super::fault::{Fault, fault_of};
 use super::script::ScriptCall;
@@ -33,9 +34,74 @@ static THREAD: LazyLock<Handle> = LazyLock::new(|| {
     let runtime = runtime.expect("the process can make a runtime");
     let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new().name("postbox-redis".into());
-    thread.spawn(move || runtime.block_on(std::future::pending::<()>())).expect("the process can start a thread");
+    thread.spawn(move || runtime.block_on(stay_awake())).expect("the process can start a thread");
     handle
 });
+
+/// How long the thread stays awake for the next answer or operation of a lone task: to be woken takes as long as a server that
+/// is near takes to answer.
+const AWAKE: Duration = Duration::from_micros(100);
+/// After so many answers in a row that took longer, it sleeps instead, for so many operations.
+const TOO_FAR: (u32, u32) = (16, 1_000);
+
+/// What happens on the thread, counted: an operation begins, or its answer is there.
+static EVENTS: AtomicU64 = AtomicU64::new(0);
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+static BEGUN: Notify = Notify::const_new();
+/// Whether many work at once: then the thread has enough to do, and the others need the processor.
+pub(super) static IS_CROWDED: AtomicBool = AtomicBool::new(false);
+
+/// An operation is under way, until this is dropped.
+struct UnderWay;
+
+impl UnderWay {
+    fn begin() -> Self {
+        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+        EVENTS.fetch_add(1, Ordering::Relaxed);
+        BEGUN.notify_one();
+        UnderWay
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+        EVENTS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs for ever. While a lone task works, it keeps the thread from falling asleep between its operations.
+async fn stay_awake() {
+    let has_others = std::thread::available_parallelism().is_ok_and(|many| many.get() > 1);
+    let (mut too_late, mut rest) = (0, 0);
+    loop {
+        BEGUN.notified().await;
+        if rest > 0 || !has_others {
+            rest -= u32::from(rest > 0);
+            continue;
+        }
+        let mut is_awake = true;
+        while is_awake && !IS_CROWDED.load(Ordering::Relaxed) {
+            let (seen, since) = (EVENTS.load(Ordering::Relaxed), Instant::now());
+            is_awake = loop {
+                tokio::task::yield_now().await;
+                if EVENTS.load(Ordering::Relaxed) != seen {
+                    too_late = 0;
+                    break true;
+                }
+                if since.elapsed() > AWAKE {
+                    break false;
+                }
+            };
+        }
+        if !is_awake && UNDER_WAY.load(Ordering::Relaxed) > 0 {
+            too_late += 1;
+            if too_late >= TOO_FAR.0 {
+                (too_late, rest) = (0, TOO_FAR.1);
+            }
+        }
+    }
+}
 
 /// Where to connect.
 pub(super) enum Target {
@@ -392,6 +458,7 @@ impl Link {
         is_durable: bool,
         mut act: impl FnMut(Wire) -> F + Send,
     ) -> Result<T, Fault> {
+        let _under_way = UnderWay::begin();
         let end = Instant::now() + self.manners.patience;
         let mut failures = 0;
         loop {
