@@ -20,9 +20,13 @@ pub(super) struct Lane<J> {
 struct State<J> {
     waiting: VecDeque<J>,
     is_busy: bool,
-    /// How many jobs were in the last request.
+    /// How many jobs were in the last request, and how many entries.
     last: usize,
+    last_entries: usize,
 }
+
+/// All of a mailbox's turn.
+pub(super) const WHOLE_TURN: u32 = 2;
 
 /// How large a job is: its entries, and their bytes.
 pub(super) trait Weight {
@@ -31,7 +35,7 @@ pub(super) trait Weight {
 
 impl<J: Weight> Lane<J> {
     pub(super) fn new(keys: Vec<String>) -> Self {
-        Lane { state: Mutex::new(State { waiting: VecDeque::new(), is_busy: false, last: 0 }), keys }
+        Lane { state: Mutex::new(State { waiting: VecDeque::new(), is_busy: false, last: 0, last_entries: 0 }), keys }
     }
 
     /// Takes a job. Whether the caller has to start the work.
@@ -39,6 +43,12 @@ impl<J: Weight> Lane<J> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting.push_back(job);
         !std::mem::replace(&mut state.is_busy, true)
+    }
+
+    /// How much of the turn a request takes: half of it where jobs are batches already.
+    pub(super) fn share(&self) -> u32 {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.last_entries >= 4 * state.last.max(1) { WHOLE_TURN / 2 } else { WHOLE_TURN }
     }
 
     /// Where several work at once, lets them run before the next request as long as that brings more. Where nobody else wants
@@ -72,6 +82,9 @@ impl<J: Weight> Lane<J> {
             many += 1;
         }
         state.is_busy = many > 0;
+        if many > 0 {
+            state.last_entries = state.waiting.iter().take(many).map(|job| job.weight().0).sum();
+        }
         state.last = many;
         if many > 0 {
             IS_CROWDED.store(many > 1, Ordering::Relaxed);

@@ -489,6 +489,11 @@ impl Link {
         }
     }
 
+    /// Whether what is published there wakes those who wait.
+    pub(super) fn is_subscribed(&self, channel: &str) -> bool {
+        lock(&self.channels).contains(channel)
+    }
+
     /// From here on what is published there wakes those who wait.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str) -> Result<(), Error> {
         if lock(&self.channels).contains(channel) {

@@ -10,7 +10,7 @@ use redis::{Value, cmd};
 
 use super::entry::{ENTRY, MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, tag, wishes};
 use super::fault::Fault;
-use super::lane::{Lane, Weight};
+use super::lane::{Lane, WHOLE_TURN, Weight};
 use super::link::Link;
 use super::script::{self, Script};
 use crate::address::MailboxName;
@@ -40,8 +40,9 @@ pub(super) struct Post {
     /// The keys for everything else, of which one is done at a time.
     other: tokio::sync::Mutex<Vec<String>>,
     settings: Mutex<Settings>,
-    /// The lanes take turns: while one has its request under way, the others gather more.
-    turn: tokio::sync::Mutex<()>,
+    /// The lanes take turns: while one has its request under way, the others gather more. Requests that are large without
+    /// that share a turn.
+    turn: tokio::sync::Semaphore,
 }
 
 /// What the handles want of the mailbox.
@@ -127,7 +128,7 @@ impl Post {
             acts: Lane::new(keys("act")),
             other: tokio::sync::Mutex::new(keys("other")),
             settings: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            turn: tokio::sync::Semaphore::new(WHOLE_TURN as usize),
             name,
             link,
         })
@@ -219,7 +220,7 @@ impl Post {
             let post = Arc::clone(self);
             Link::spawn(async move {
                 loop {
-                    let _turn = post.turn.lock().await;
+                    let _turn = post.turn.acquire_many(post.sends.share()).await;
                     post.sends.gather();
                     let jobs = post.sends.take();
                     if jobs.is_empty() {
@@ -311,7 +312,7 @@ impl Post {
             let post = Arc::clone(self);
             Link::spawn(async move {
                 loop {
-                    let _turn = post.turn.lock().await;
+                    let _turn = post.turn.acquire_many(post.receives.share()).await;
                     post.receives.gather();
                     let mut jobs = post.receives.take();
                     if jobs.is_empty() {
@@ -358,7 +359,7 @@ impl Post {
             let post = Arc::clone(self);
             Link::spawn(async move {
                 loop {
-                    let _turn = post.turn.lock().await;
+                    let _turn = post.turn.acquire_many(post.acts.share()).await;
                     post.acts.gather();
                     let jobs = post.acts.take();
                     if jobs.is_empty() {
@@ -483,11 +484,14 @@ async fn long_poll(post: Arc<Post>, request: Receive) -> Result<Vec<Delivery>, E
     let hub = waits.hub.as_ref().expect("taken only by the drop");
     let look = || {
         let post = Arc::clone(&waits.post);
-        let subscribed = {
+        if post.link.is_subscribed(&post.channel) {
+            return post.attempt(request);
+        }
+        let subscribing = {
             let post = Arc::clone(&post);
             Link::ask(async move { post.link.subscribe(&post.channel).await })
         };
-        subscribed.then(move |subscribed| match subscribed {
+        subscribing.then(move |subscribed| match subscribed {
             Ok(()) => post.attempt(request),
             Err(error) => Answer::ready(Err(error)),
         })

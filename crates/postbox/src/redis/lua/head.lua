@@ -19,6 +19,7 @@ local TOKEN, SETTINGS, PUBLISH, CHANNEL = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local call, sub, byte = redis.call, string.sub, string.byte
 local time = call('TIME')
 local now = time[1] * 2000000 + time[2] * 2
+local NOW = string.format('%d', now)
 local last = call('GET', OP)
 local replay = last and sub(last, 1, 8) == TOKEN and sub(last, 9)
 -- The tokens of a lane grow. An older one is of a request that comes late: its answer was given to another attempt.
@@ -50,7 +51,7 @@ end
 -- The end of every verb: the operation is remembered, those who wait are told, what is idle later lives on.
 local function finish(result)
   if result then
-    redis.pcall('SET', OP, TOKEN .. result, 'PX', 600000)
+    redis.pcall('SET', OP, TOKEN .. result, 'PX', '600000')
   end
   if woken > 0 or looked then
     redis.pcall(PUBLISH, CHANNEL, looked and 0 or woken)
@@ -63,5 +64,5 @@ local function finish(result)
 end
 
 local function is_due()
-  return has_expiring or #call('ZRANGEBYSCORE', INVISIBLE, '-inf', now, 'LIMIT', 0, 1) > 0
+  return has_expiring or #call('ZRANGEBYSCORE', INVISIBLE, '-inf', NOW, 'LIMIT', '0', '1') > 0
 end

@@ -4,19 +4,23 @@ local members, bodies, counts = {}, {}, {}
 
 if replay then
   -- What was leased by the first time is handed out, unless its lease has ended since.
-  local before = cmsgpack.unpack(replay)
-  local scores = #before.m > 0 and call('ZMSCORE', INVISIBLE, unpack(before.m))
-  local at = 0
-  for i, count in ipairs(before.c) do
-    counts[i] = 0
-    for _ = 1, count do
+  local split = string.find(replay, ';', 1, true)
+  local leased, at = {}, 0
+  for from = split + 1, #replay, 33 do
+    leased[#leased + 1] = sub(replay, from, from + 32)
+  end
+  local scores = #leased > 0 and call('ZMSCORE', INVISIBLE, unpack(leased))
+  for count in string.gmatch(sub(replay, 1, split - 1), '%d+') do
+    local many = 0
+    for _ = 1, tonumber(count) do
       at = at + 1
-      local body = scores[at] and tonumber(scores[at]) > now and call('HGET', DATA, sub(before.m[at], 6, 21))
+      local body = scores[at] and tonumber(scores[at]) > now and call('HGET', DATA, sub(leased[at], 6, 21))
       if body then
-        members[#members + 1], bodies[#bodies + 1] = before.m[at], body
-        counts[i] = counts[i] + 1
+        members[#members + 1], bodies[#bodies + 1] = leased[at], body
+        many = many + 1
       end
     end
+    counts[#counts + 1] = many
   end
   return { now, -1, counts, table.concat(members), bodies }
 end
@@ -64,7 +68,7 @@ local function take()
     while counts[r] < most and at < #members do
       at = at + 1
       counts[r] = counts[r] + 1
-      leases[2 * at - 1], leases[2 * at] = string.format('%.0f', till + at), members[at]
+      leases[2 * at - 1], leases[2 * at] = string.format('%d', till + at), members[at]
     end
   end
   call('ZADD', INVISIBLE, unpack(leases))
@@ -84,8 +88,9 @@ if is_quick then
   take()
   if not has_special then
     -- Nothing is an answer too: should this request come a second time, late, it must not lease for nobody.
-    finish(cmsgpack.pack({ c = counts, m = members }))
-    return { now, next_due(), counts, table.concat(members), bodies }
+    members = table.concat(members)
+    finish(table.concat(counts, ',') .. ';' .. members)
+    return { now, next_due(), counts, members, bodies }
   end
 end
 
@@ -101,5 +106,6 @@ for _, member in ipairs(members) do
 end
 -- Those who asked here take what has come back; others need not be told of that.
 woken = math.max(0, woken - #members)
-finish(cmsgpack.pack({ c = counts, m = members }))
-return { now, next_due(), counts, table.concat(members), bodies }
+members = table.concat(members)
+finish(table.concat(counts, ',') .. ';' .. members)
+return { now, next_due(), counts, members, bodies }

@@ -2,7 +2,7 @@
 -- delay in milliseconds and what it asks for. Answers whether the mailbox is new, and what is not simply stored.
 if replay then
   -- A write, so that whoever waits for replicas on this connection waits for it.
-  call('SET', OP, last, 'PX', 600000)
+  call('SET', OP, last, 'PX', '600000')
   return { 0, replay == '' and {} or cmsgpack.unpack(replay) }
 end
 local stamp = ARGV[6] .. struct.pack('>I8', now)
