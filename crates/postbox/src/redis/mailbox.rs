@@ -220,7 +220,9 @@ impl Post {
             let post = Arc::clone(self);
             Link::spawn(async move {
                 loop {
-                    let _turn = post.turn.acquire_many(post.sends.share()).await;
+                    // The wait for replicas is on a connection of its own: nobody waits for it in turn.
+                    let share = if post.link.manners.min_replicas > 0 { 0 } else { post.sends.share() };
+                    let _turn = post.turn.acquire_many(share).await;
                     post.sends.gather();
                     let jobs = post.sends.take();
                     if jobs.is_empty() {

@@ -3,6 +3,7 @@ local found = call('HMGET', ENTRY, 'state', 'token')
 if found[1] == 'gone' and found[2] == TOKEN then
   return 1
 elseif not found[1] or found[1] == 'gone' then
+  call('ZREM', EXPIRIES, ID)
   return 0
 end
 call('HSET', ENTRY, 'state', 'gone', 'token', TOKEN)
