@@ -89,11 +89,11 @@ pub(super) fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, 
     }
     // A lock is waited for, however long another process holds it.
     connection.busy_handler(Some(wait)).map_err(failed)?;
-    let read = |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
-    // Tables first: another process may make the file at this moment, and it sets all of these at once.
-    let tables: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
-    let (application, version) = (read("application_id").map_err(failed)?, read("user_version").map_err(failed)?);
+    // In one look: another process may make the file at this moment, and it sets all of these at once.
+    let look = "SELECT (SELECT count(*) FROM sqlite_schema), application_id, user_version \
+                FROM pragma_application_id, pragma_user_version";
+    let (tables, application, version): (i64, i32, i32) =
+        connection.query_row(look, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(failed)?;
     let is_new = tables == 0 && application == 0 && version == 0;
     if !is_new && application != APPLICATION_ID {
         return Err(refused(path, "it is a database of another program, and was not touched; choose another file"));
