@@ -1,6 +1,7 @@
 //! The commands.
 
 use std::io::Read as _;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,6 +59,14 @@ fn without_mailbox(url: String) -> String {
     }
 }
 
+/// Held while an interruption is dealt with.
+static DEALING: Mutex<()> = Mutex::new(());
+
+/// The program does not end before it has said what an interruption does.
+pub(crate) fn after_interrupt() {
+    drop(DEALING.lock());
+}
+
 /// On Ctrl-C, and on a request to end: acts, and says what happens now. The second time it is meant at once.
 pub(crate) fn on_interrupt(
     note: &'static str,
@@ -69,6 +78,7 @@ pub(crate) fn on_interrupt(
         if std::mem::replace(&mut is_raised, true) {
             std::process::exit(130);
         }
+        let _dealing = DEALING.lock();
         act();
         if !note.is_empty() {
             output::note(note, json);

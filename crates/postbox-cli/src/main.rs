@@ -19,7 +19,9 @@ use output::Failure;
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let json = arguments.json;
-    match commands::run(arguments) {
+    let result = commands::run(arguments);
+    commands::after_interrupt();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // A reader that went away (`| head`) is no failure of ours.
