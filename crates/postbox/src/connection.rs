@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::address::{MailboxName, Uri, decoded};
+use crate::address::{MailboxName, Uri, decoded, seconds};
 use crate::backend::{Backend, Limits};
 use crate::core::{Core, HandleOptions};
 use crate::dispatcher::Dispatcher;
@@ -127,10 +127,6 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
         "max_size, max_deliveries, deduplication_window, idle_expiry (seconds), portable_limits, prefix";
     for (name, value) in &uri.options {
         let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
-        let seconds = |parameter| {
-            let seconds = value.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            seconds.ok_or_else(|| bad(parameter, "a number of seconds"))
-        };
         match name.as_str() {
             "max_size" => {
                 options.settings.max_size =
@@ -140,8 +136,10 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
                 let most = value.parse().map_err(|_| bad("max_deliveries", "a whole number, 1 or more"))?;
                 options.settings.max_deliveries = Some(most);
             }
-            "deduplication_window" => options.settings.deduplication_window = Some(seconds("deduplication_window")?),
-            "idle_expiry" => options.settings.idle_expiry = Some(seconds("idle_expiry")?),
+            "deduplication_window" => {
+                options.settings.deduplication_window = Some(seconds("deduplication_window", value)?)
+            }
+            "idle_expiry" => options.settings.idle_expiry = Some(seconds("idle_expiry", value)?),
             "portable_limits" => {
                 options.portable_limits = value.parse().map_err(|_| bad("portable_limits", "true or false"))?;
             }

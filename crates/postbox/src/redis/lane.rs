@@ -75,18 +75,15 @@ impl<J: Weight> Lane<J> {
         let (mut entries, mut bytes, mut many) = (0, 0, 0);
         for job in &state.waiting {
             let (more, larger) = job.weight();
-            (entries, bytes) = (entries + more, bytes + larger);
-            if many > 0 && (entries > MOST_ENTRIES || bytes > MOST_BYTES) {
+            if many > 0 && (entries + more > MOST_ENTRIES || bytes + larger > MOST_BYTES) {
                 break;
             }
-            many += 1;
+            (entries, bytes, many) = (entries + more, bytes + larger, many + 1);
         }
         state.is_busy = many > 0;
-        if many > 0 {
-            state.last_entries = state.waiting.iter().take(many).map(|job| job.weight().0).sum();
-        }
         state.last = many;
         if many > 0 {
+            state.last_entries = entries;
             IS_CROWDED.store(many > 1, Ordering::Relaxed);
         }
         state.waiting.drain(..many).collect()

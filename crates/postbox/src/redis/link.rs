@@ -4,7 +4,7 @@
 //! It lives on a thread of its own, one for the whole process, so that it does not end with anybody's executor. Waiting
 //! costs no connection: the server pushes what happens through the one that carries the commands.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -153,7 +153,8 @@ pub(super) struct Link {
     subscribing: tokio::sync::Mutex<()>,
     numbers: AtomicU64,
     tokens: AtomicU64,
-    channels: Mutex<HashSet<String>>,
+    /// What is subscribed to, and whether the server has confirmed it.
+    channels: Mutex<HashMap<String, bool>>,
     /// Those who wait, by channel, or by channel and reply.
     pub(super) hubs: Hubs<String>,
     waiting: AtomicUsize,
@@ -395,7 +396,7 @@ impl Link {
             PushKind::Disconnection => self.lost(number, false),
             // The slot has moved away with its channels. Nobody asked for this, but the client takes it for the answer to
             // whatever is under way, and each answer after it for that to the next request: the connection is no good.
-            PushKind::SUnsubscribe | PushKind::Unsubscribe if lock(&self.channels).contains(&text(0)) => {
+            PushKind::SUnsubscribe | PushKind::Unsubscribe if lock(&self.channels).contains_key(&text(0)) => {
                 self.lost(number, true);
             }
             _ => {}
@@ -491,12 +492,12 @@ impl Link {
 
     /// Whether what is published there wakes those who wait.
     pub(super) fn is_subscribed(&self, channel: &str) -> bool {
-        lock(&self.channels).contains(channel)
+        lock(&self.channels).get(channel).is_some_and(|is_confirmed| *is_confirmed)
     }
 
     /// From here on what is published there wakes those who wait.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str) -> Result<(), Error> {
-        if lock(&self.channels).contains(channel) {
+        if self.is_subscribed(channel) {
             return Ok(());
         }
         let subscribed = self
@@ -504,7 +505,7 @@ impl Link {
                 let (link, channel) = (Arc::clone(self), channel.to_string());
                 async move {
                     let _one_at_a_time = link.subscribing.lock().await;
-                    if lock(&link.channels).contains(&channel) {
+                    if link.is_subscribed(&channel) {
                         return Ok(());
                     }
                     if !link.is_good(wire.number, false) {
@@ -512,11 +513,15 @@ impl Link {
                         return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
                     }
                     // Before it is: a connection that is lost meanwhile takes it out again.
-                    lock(&link.channels).insert(channel.clone());
+                    lock(&link.channels).insert(channel.clone(), false);
                     let done = wire.subscribe(&channel, true).await;
-                    done.inspect_err(|_| {
-                        lock(&link.channels).remove(&channel);
-                    })
+                    let mut channels = lock(&link.channels);
+                    match (&done, channels.get_mut(&channel)) {
+                        (Ok(()), Some(is_confirmed)) => *is_confirmed = true,
+                        (Err(_), Some(_)) => drop(channels.remove(&channel)),
+                        (_, None) => {}
+                    }
+                    done
                 }
             })
             .await;
@@ -529,7 +534,7 @@ impl Link {
         let Some(wire) = wire else { return };
         Self::spawn(async move {
             let _one_at_a_time = link.subscribing.lock().await;
-            if link.hubs.is_waited_for(&channel) || !lock(&link.channels).remove(&channel) {
+            if link.hubs.is_waited_for(&channel) || lock(&link.channels).remove(&channel).is_none() {
                 return;
             }
             let _ = wire.subscribe(&channel, false).await;

@@ -11,7 +11,7 @@ use redis::{
 };
 
 use super::link::{Manners, Target};
-use crate::address::{Uri, decoded};
+use crate::address::{Uri, decoded, seconds};
 use crate::error::Error;
 
 /// The options of a URI that are about the place, not about the mailbox.
@@ -173,20 +173,16 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
     };
     for (name, value) in &uri.options {
         let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
-        let seconds = |parameter| {
-            let seconds = value.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            seconds.ok_or_else(|| bad(parameter, "a number of seconds"))
-        };
         match name.as_str() {
             "db" => {
                 let db = value.parse::<u32>().map_err(|_| bad("db", "a whole number, 0 or more"))?;
                 wishes.db = db.into();
             }
-            "timeout" => manners.patience = seconds("timeout")?,
+            "timeout" => manners.patience = seconds("timeout", value)?,
             "min_replicas" => {
                 manners.min_replicas = value.parse().map_err(|_| bad("min_replicas", "a whole number, 0 or more"))?;
             }
-            "replica_timeout" => manners.replica_timeout = seconds("replica_timeout")?,
+            "replica_timeout" => manners.replica_timeout = seconds("replica_timeout", value)?,
             "allow_eviction" => {
                 manners.allow_eviction = value.parse().map_err(|_| bad("allow_eviction", "true or false"))?;
             }
