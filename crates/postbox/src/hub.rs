@@ -84,6 +84,41 @@ impl<K: Clone + Eq + Hash> Hubs<K> {
     }
 }
 
+/// A place that has to know while somebody waits.
+pub(crate) trait Watched {
+    fn begin_waiting(self: &Arc<Self>);
+    fn end_waiting(&self);
+}
+
+/// Somebody waits for one thing, until this is dropped.
+pub(crate) struct Waits<P: Watched, K: Clone + Eq + Hash> {
+    place: Arc<P>,
+    hubs: fn(&P) -> &Hubs<K>,
+    key: K,
+    hub: Option<Arc<Hub>>,
+}
+
+impl<P: Watched, K: Clone + Eq + Hash> Waits<P, K> {
+    pub(crate) fn begin(place: Arc<P>, hubs: fn(&P) -> &Hubs<K>, key: K) -> Self {
+        place.begin_waiting();
+        let hub = Some(hubs(&place).get(&key));
+        Waits { place, hubs, key, hub }
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        self.hub.as_ref().expect("taken only by the drop")
+    }
+}
+
+impl<P: Watched, K: Clone + Eq + Hash> Drop for Waits<P, K> {
+    fn drop(&mut self) {
+        self.place.end_waiting();
+        if let Some(hub) = self.hub.take() {
+            (self.hubs)(&self.place).put_back(&self.key, hub);
+        }
+    }
+}
+
 /// Ready when something has happened since `seen`.
 pub(crate) struct Happened {
     hub: Arc<Hub>,

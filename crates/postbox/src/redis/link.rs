@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use super::fault::{Fault, fault_of};
 use super::script::ScriptCall;
 use crate::error::Error;
-use crate::hub::Hubs;
+use crate::hub::{Hubs, Watched};
 use crate::operation::Answer;
 use crate::promise::promise;
 
@@ -546,9 +546,11 @@ impl Link {
         let is_sharded = self.wire(false).await.is_ok_and(|wire| wire.is_sharded);
         if is_sharded { "SPUBLISH" } else { "PUBLISH" }
     }
+}
 
+impl Watched for Link {
     /// Somebody begins to wait: a connection that is silently dead has to be noticed.
-    pub(super) fn begin_waiting(self: &Arc<Self>) {
+    fn begin_waiting(self: &Arc<Self>) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let link: Weak<Self> = Arc::downgrade(self);
@@ -573,7 +575,7 @@ impl Link {
         }
     }
 
-    pub(super) fn end_waiting(&self) {
+    fn end_waiting(&self) {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }

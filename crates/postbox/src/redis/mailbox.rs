@@ -19,7 +19,7 @@ use crate::backend::{
 };
 use crate::clock::SystemClock;
 use crate::error::Error;
-use crate::hub::{Hub, look_until};
+use crate::hub::{Waits, look_until};
 use crate::id::MessageId;
 use crate::operation::Answer;
 use crate::promise::{Promise, promise};
@@ -452,29 +452,6 @@ impl RedisMailbox {
     }
 }
 
-/// Somebody waits, until this is dropped.
-struct Waits {
-    post: Arc<Post>,
-    hub: Option<Arc<Hub>>,
-}
-
-impl Waits {
-    fn begin(post: Arc<Post>) -> Self {
-        post.link.begin_waiting();
-        let hub = Some(post.link.hubs.get(&post.channel));
-        Waits { post, hub }
-    }
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.post.link.end_waiting();
-        if let Some(hub) = self.hub.take() {
-            self.post.link.hubs.put_back(&self.post.channel, hub);
-        }
-    }
-}
-
 async fn long_poll(post: Arc<Post>, request: Receive) -> Result<Vec<Delivery>, Error> {
     let clock = SystemClock::shared();
     let deadline = clock.now().after(request.wait);
@@ -482,10 +459,9 @@ async fn long_poll(post: Arc<Post>, request: Receive) -> Result<Vec<Delivery>, E
     if !found.is_empty() {
         return Ok(found);
     }
-    let waits = Waits::begin(post);
-    let hub = waits.hub.as_ref().expect("taken only by the drop");
+    let waits = Waits::begin(Arc::clone(&post.link), |link| &link.hubs, post.channel.clone());
     let look = || {
-        let post = Arc::clone(&waits.post);
+        let post = Arc::clone(&post);
         if post.link.is_subscribed(&post.channel) {
             return post.attempt(request);
         }
@@ -498,7 +474,7 @@ async fn long_poll(post: Arc<Post>, request: Receive) -> Result<Vec<Delivery>, E
             Err(error) => Answer::ready(Err(error)),
         })
     };
-    look_until(hub, clock.now().until(deadline), look).await
+    look_until(waits.hub(), clock.now().until(deadline), look).await
 }
 
 impl ByteMailbox for RedisMailbox {

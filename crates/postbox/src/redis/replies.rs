@@ -13,7 +13,7 @@ use super::link::Link;
 use super::script::{self, Script};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::hub::{Hub, look_until};
+use crate::hub::{Waits, look_until};
 use crate::id::ReplyId;
 use crate::operation::Answer;
 use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
@@ -106,22 +106,6 @@ async fn expired(link: &Arc<Link>, limit: usize) -> Result<Vec<ReplyId>, Error> 
     Ok(ids)
 }
 
-/// Somebody waits for an entry, until this is dropped.
-struct Waits {
-    link: Arc<Link>,
-    key: String,
-    hub: Option<Arc<Hub>>,
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.link.end_waiting();
-        if let Some(hub) = self.hub.take() {
-            self.link.hubs.put_back(&self.key, hub);
-        }
-    }
-}
-
 impl ReplyStore for RedisReplyStore {
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>> {
         self.ask(&script::REPLY_CREATE, &id, vec![millis(ttl).to_string().into()], |made| integer(&made) == 1)
@@ -183,12 +167,9 @@ impl ReplyStore for RedisReplyStore {
             let text = id.to_string();
             let channel: Arc<str> = format!("{}{CHANNEL}", tag(shelf(&text))).into();
             let key = format!("{channel}/{text}");
-            link.begin_waiting();
-            let hub = link.hubs.get(&key);
-            let waits = Waits { link, key, hub: Some(Arc::clone(&hub)) };
+            let waits = Waits::begin(Arc::clone(&link), |link| &link.hubs, key);
             let look = || {
-                let (link, id, text, channel) =
-                    (Arc::clone(&waits.link), id.clone(), text.clone(), Arc::clone(&channel));
+                let (link, id, text, channel) = (Arc::clone(&link), id.clone(), text.clone(), Arc::clone(&channel));
                 Link::ask(async move {
                     link.subscribe(&channel).await?;
                     let answer = run(&link, &script::REPLY_GET, shelf(&text), &text, vec!["look".into()]).await?;
@@ -202,7 +183,7 @@ impl ReplyStore for RedisReplyStore {
                     }
                 })
             };
-            Ok(!look_until(&hub, wait, look).await?.is_empty())
+            Ok(!look_until(waits.hub(), wait, look).await?.is_empty())
         })
     }
 }

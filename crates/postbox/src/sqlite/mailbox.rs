@@ -13,7 +13,7 @@ use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
 use crate::error::Error;
-use crate::hub::{Hub, look_until};
+use crate::hub::{Waits, look_until};
 use crate::id::MessageId;
 use crate::operation::Answer;
 use crate::receive::in_background;
@@ -129,37 +129,9 @@ impl SqliteMailbox {
     }
 }
 
-/// Somebody waits, until this is dropped.
-struct Waits {
-    mailbox: SqliteMailbox,
-    hub: Option<Arc<Hub>>,
-}
-
-impl Waits {
-    fn begin(mailbox: SqliteMailbox) -> Self {
-        mailbox.queue().begin_waiting();
-        let hub = Some(mailbox.queue().mailboxes.get(&mailbox.name));
-        Waits { mailbox, hub }
-    }
-
-    fn hub(&self) -> &Arc<Hub> {
-        self.hub.as_ref().expect("taken only by the drop")
-    }
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        let queue = self.mailbox.queue();
-        queue.end_waiting();
-        if let Some(hub) = self.hub.take() {
-            queue.mailboxes.put_back(&self.mailbox.name, hub);
-        }
-    }
-}
-
 async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(mailbox);
-    look_until(waits.hub(), request.wait, || waits.mailbox.attempt(request)).await
+    let waits = Waits::begin(Arc::clone(mailbox.queue()), |queue| &queue.mailboxes, mailbox.name.clone());
+    look_until(waits.hub(), request.wait, || mailbox.attempt(request)).await
 }
 
 impl ByteMailbox for SqliteMailbox {

@@ -8,10 +8,8 @@ use rusqlite::{OptionalExtension as _, params};
 
 use super::Inner;
 use super::desk::{Desk, moment};
-use crate::cancellation::unless;
-use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
-use crate::hub::{Happened, Hub};
+use crate::hub::{Waits, look_until};
 use crate::id::ReplyId;
 use crate::operation::Answer;
 use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
@@ -80,22 +78,6 @@ impl SqliteReplyStore {
             }
             result
         })
-    }
-}
-
-/// Somebody waits for an entry, until this is dropped.
-struct Waits {
-    inner: Arc<Inner>,
-    id: ReplyId,
-    hub: Option<Arc<Hub>>,
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.inner.queue.end_waiting();
-        if let Some(hub) = self.hub.take() {
-            self.inner.queue.replies.put_back(&self.id, hub);
-        }
     }
 }
 
@@ -212,26 +194,19 @@ impl ReplyStore for SqliteReplyStore {
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
         let inner = Arc::clone(&self.inner);
         Answer::from_future(async move {
-            let clock = SystemClock::shared();
-            let deadline = clock.now().after(wait);
-            inner.queue.begin_waiting();
-            let hub = inner.queue.replies.get(&id);
-            let waits = Waits { inner, id, hub: Some(Arc::clone(&hub)) };
-            loop {
-                let seen = hub.generation();
-                let about = waits.id.clone();
-                let left = waits.inner.queue.ask(move |desk| {
-                    let entry = read(desk, &about)?.filter(|entry| entry.state == ReplyState::Pending);
+            let waits = Waits::begin(Arc::clone(&inner.queue), |queue| &queue.replies, id.clone());
+            let look = || {
+                let id = id.clone();
+                inner.queue.ask(move |desk| {
+                    let entry = read(desk, &id)?.filter(|entry| entry.state == ReplyState::Pending);
                     let now = std::time::SystemTime::from(moment(desk.now));
-                    Ok(entry.map(|entry| entry.expires_at.duration_since(now).unwrap_or_default()))
-                });
-                let Some(left) = left.await? else { return Ok(true) };
-                if clock.now() >= deadline {
-                    return Ok(false);
-                }
-                let next = deadline.min(clock.now().after(left));
-                unless(Sleep::until(Arc::clone(&clock), next), Happened::since(Arc::clone(&hub), seen)).await;
-            }
+                    Ok(match entry {
+                        Some(entry) => (vec![], Some(entry.expires_at.duration_since(now).unwrap_or_default())),
+                        None => (vec![()], None),
+                    })
+                })
+            };
+            Ok(!look_until(waits.hub(), wait, look).await?.is_empty())
         })
     }
 }

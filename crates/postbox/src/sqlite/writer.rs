@@ -14,7 +14,7 @@ use super::desk::Desk;
 use super::schema::explain;
 use crate::address::MailboxName;
 use crate::error::Error;
-use crate::hub::Hubs;
+use crate::hub::{Hubs, Watched};
 use crate::id::ReplyId;
 use crate::operation::{Answer, thread_waits};
 use crate::promise::{Promise, Undelivered, promise};
@@ -147,18 +147,6 @@ impl Queue {
         Answer::from_future(result)
     }
 
-    /// Somebody begins to wait for what other processes do.
-    pub(super) fn begin_waiting(&self) {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
-            // The thread may sleep without a limit.
-            drop(self.hand_over(|_| Ok(()), None));
-        }
-    }
-
-    pub(super) fn end_waiting(&self) {
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-
     fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,6 +226,20 @@ impl Queue {
         for (name, many) in news {
             self.mailboxes.wake(&name, many);
         }
+    }
+}
+
+impl Watched for Queue {
+    /// Somebody begins to wait for what other processes do.
+    fn begin_waiting(self: &Arc<Self>) {
+        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+            // The thread may sleep without a limit.
+            drop(self.hand_over(|_| Ok(()), None));
+        }
+    }
+
+    fn end_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
