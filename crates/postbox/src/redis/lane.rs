@@ -15,6 +15,8 @@ pub(super) struct Lane<J> {
     state: Mutex<State<J>>,
     /// All keys of the mailbox, with this lane's own among them.
     pub(super) keys: Vec<String>,
+    /// Whether it takes turns with the mailbox's other lanes.
+    takes_turns: bool,
 }
 
 struct State<J> {
@@ -35,7 +37,13 @@ pub(super) trait Weight {
 
 impl<J: Weight> Lane<J> {
     pub(super) fn new(keys: Vec<String>) -> Self {
-        Lane { state: Mutex::new(State { waiting: VecDeque::new(), is_busy: false, last: 0, last_entries: 0 }), keys }
+        let state = State { waiting: VecDeque::new(), is_busy: false, last: 0, last_entries: 0 };
+        Lane { state: Mutex::new(state), keys, takes_turns: true }
+    }
+
+    /// One that waits for no other, and that no other waits for.
+    pub(super) fn apart(keys: Vec<String>) -> Self {
+        Lane { takes_turns: false, ..Self::new(keys) }
     }
 
     /// Takes a job. Whether the caller has to start the work.
@@ -47,6 +55,9 @@ impl<J: Weight> Lane<J> {
 
     /// How much of the turn a request takes: half of it where jobs are batches already.
     pub(super) fn share(&self) -> u32 {
+        if !self.takes_turns {
+            return 0;
+        }
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.last_entries >= 4 * state.last.max(1) { WHOLE_TURN / 2 } else { WHOLE_TURN }
     }

@@ -9,6 +9,7 @@ mod lane;
 mod link;
 mod mailbox;
 mod place;
+mod post;
 mod replies;
 mod script;
 
@@ -23,9 +24,10 @@ use futures_util::future::join_all;
 
 use self::entry::{bytes, integer, list, tag};
 use self::link::{Link, Manners, Target};
-use self::mailbox::{Post, REGISTRY, RedisMailbox};
+use self::mailbox::RedisMailbox;
 pub(crate) use self::place::OPTIONS;
 use self::place::Place;
+use self::post::{Post, REGISTRY};
 use self::replies::RedisReplyStore;
 use crate::address::{MailboxName, Uri};
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
