@@ -121,6 +121,7 @@ const SCHEMES: &[(&str, Option<&str>)] = &[
     ("redis+cluster", REDIS),
     ("redis+sentinel", REDIS),
     ("redis+unix", REDIS),
+    ("sqs", if cfg!(feature = "aws") { None } else { Some("aws") }),
 ];
 const REDIS: Option<&str> = if cfg!(feature = "redis") { None } else { Some("redis") };
 
@@ -175,6 +176,7 @@ fn example(scheme: &str) -> String {
         "redis+cluster" => "redis+cluster://host1:6379,host2:6379/name".into(),
         "redis+sentinel" => "redis+sentinel://host1,host2/name?primary=mymaster".into(),
         "redis+unix" => "redis+unix:///path/to/socket/name".into(),
+        "sqs" => "sqs://eu-west-1/name".into(),
         scheme if scheme.starts_with("redis") => format!("{scheme}://host:6379/name"),
         scheme => format!("{scheme}://name"),
     }

@@ -52,6 +52,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What it allows and promises.
     fn limits(&self) -> Limits;
 
+    /// What one mailbox allows and promises, where they differ by their names.
+    fn limits_of(&self, _name: &MailboxName) -> Limits {
+        self.limits()
+    }
+
     /// A mailbox by name. Does no input or output: what cannot be reached shows at the first verb. Mailboxes of one
     /// name are the same mailbox.
     ///
@@ -369,6 +374,8 @@ pub struct Limits {
     pub groups: bool,
     /// Whether messages can have a deduplication id.
     pub deduplication: bool,
+    /// How long deduplication ids are remembered, where that cannot be set.
+    pub deduplication_window: Option<Duration>,
     /// Whether a message can have an expiry of its own.
     pub expiry: bool,
     /// Whether a delayed message can be cancelled.
@@ -397,6 +404,7 @@ impl Limits {
             purge_ends_leases: true,
             groups: true,
             deduplication: true,
+            deduplication_window: None,
             expiry: true,
             cancel: true,
             peek: true,

@@ -23,6 +23,7 @@ use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 /// | `memory://name` | the memory of this process |
 /// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `?synchronous=normal` trades safety for speed |
 /// | `redis://host:6379/name`, `rediss://`, `redis+cluster://`, `redis+sentinel://`, `redis+unix://` | Redis (feature `redis`); `docs/redis.md` has the options |
+/// | `sqs://eu-west-1/name` | AWS SQS (feature `aws`); `docs/aws.md` has the options |
 ///
 /// Options of the mailbox can be in the URI (`?max_size=1000&max_deliveries=5`) or in the builder. An option that does
 /// not exist is an error.
@@ -92,6 +93,11 @@ fn place(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Arc<dyn Backen
             let opened = crate::redis::RedisBackend::open(text, uri, has_name);
             opened.map(|opened| opened.map(|(backend, name)| (Arc::new(backend) as Arc<dyn Backend>, name)))
         }
+        #[cfg(feature = "aws")]
+        "sqs" => {
+            let opened = crate::aws::SqsBackend::open(text, uri);
+            opened.map(|opened| opened.map(|(backend, name)| (Arc::new(backend) as Arc<dyn Backend>, name)))
+        }
         _ => {
             let _ = has_name;
             Answer::ready(Err(uri.unserved(text)))
@@ -148,11 +154,15 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             "synchronous" if uri.scheme == "sqlite" => {}
             #[cfg(feature = "redis")]
             name if uri.scheme.starts_with("redis") && crate::redis::OPTIONS.contains(&name) => {}
+            #[cfg(feature = "aws")]
+            name if uri.scheme == "sqs" && crate::aws::OPTIONS.contains(&name) => {}
             _ => {
                 let own = match uri.scheme.as_str() {
                     "sqlite" => ", synchronous".into(),
                     #[cfg(feature = "redis")]
                     scheme if scheme.starts_with("redis") => format!(", {}", crate::redis::OPTIONS.join(", ")),
+                    #[cfg(feature = "aws")]
+                    "sqs" => format!(", {}", crate::aws::OPTIONS.join(", ")),
                     _ => String::new(),
                 };
                 return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}{own}")));

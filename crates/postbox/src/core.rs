@@ -117,7 +117,7 @@ impl Core {
         name: MailboxName,
         options: HandleOptions,
     ) -> Result<Arc<Self>, Error> {
-        let limits = backend.limits();
+        let limits = backend.limits_of(&name);
         let settings = &options.settings;
         if let Some(most) = settings.max_size.filter(|_| options.portable_limits) {
             return Err(Error::invalid(
@@ -146,7 +146,7 @@ impl Core {
         name: MailboxName,
         options: HandleOptions,
     ) -> Arc<Self> {
-        let limits = backend.limits();
+        let limits = backend.limits_of(&name);
         Arc::new(Core {
             clock: backend.clock(),
             limits: if options.portable_limits { limits.portable() } else { limits },

@@ -44,6 +44,8 @@
 
 mod actor_worker;
 mod address;
+#[cfg(feature = "aws")]
+pub mod aws;
 mod backend;
 mod cancellation;
 mod clock;
@@ -63,9 +65,11 @@ mod mailbox;
 mod main_loop;
 mod memory;
 mod message;
+#[cfg(any(feature = "redis", feature = "aws"))]
+mod network;
 mod null;
 mod operation;
-#[cfg(any(feature = "sqlite", feature = "redis"))]
+#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
 mod promise;
 mod receive;
 #[cfg(feature = "redis")]

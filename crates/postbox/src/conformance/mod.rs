@@ -80,6 +80,11 @@ pub trait Harness: Send + Sync {
     /// operations.
     fn tick(&self) -> Duration;
 
+    /// What the names of its mailboxes end with, where that means something.
+    fn suffix(&self) -> &'static str {
+        ""
+    }
+
     /// Whether time stands still unless it is advanced, so that deadlines can be met to the nanosecond.
     fn is_exact(&self) -> bool {
         false
@@ -278,7 +283,7 @@ struct Place<'a> {
 impl Place<'_> {
     /// A name that nobody has used.
     fn name(&self) -> String {
-        format!("conformance-{}", new_uuid().simple())
+        format!("conformance-{}{}", new_uuid().simple(), self.harness.suffix())
     }
 
     /// A new mailbox.
@@ -293,7 +298,8 @@ impl Place<'_> {
     }
 
     fn limits(&self) -> Limits {
-        self.connection.limits()
+        let mailbox: Mailbox<(), ()> = self.connection.mailbox(&self.name()).unwrap();
+        *mailbox.limits()
     }
 
     /// So many ticks.

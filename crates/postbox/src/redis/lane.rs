@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use super::link::IS_CROWDED;
+use super::awake::IS_CROWDED;
 
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;

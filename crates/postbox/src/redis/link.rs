@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
@@ -18,90 +18,13 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
+use super::awake::UnderWay;
 use super::fault::{Fault, fault_of};
 use super::script::ScriptCall;
 use crate::error::Error;
 use crate::hub::{Hubs, Watched};
-use crate::operation::Answer;
-use crate::promise::promise;
-
-/// The thread on which all connections live.
-static THREAD: LazyLock<Handle> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("the process can make a runtime");
-    let handle = runtime.handle().clone();
-    let thread = std::thread::Builder::new().name("postbox-redis".into());
-    thread.spawn(move || runtime.block_on(stay_awake())).expect("the process can start a thread");
-    handle
-});
-
-/// How long the thread stays awake for the next answer or operation of a lone task: to be woken takes as long as a server that
-/// is near takes to answer.
-const AWAKE: Duration = Duration::from_micros(100);
-/// After so many answers in a row that took longer, it sleeps instead, for so many operations.
-const TOO_FAR: (u32, u32) = (16, 1_000);
-
-/// What happens on the thread, counted: an operation begins, or its answer is there.
-static EVENTS: AtomicU64 = AtomicU64::new(0);
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-static BEGUN: Notify = Notify::const_new();
-/// Whether many work at once: then the thread has enough to do, and the others need the processor.
-pub(super) static IS_CROWDED: AtomicBool = AtomicBool::new(false);
-
-/// An operation is under way, until this is dropped.
-struct UnderWay;
-
-impl UnderWay {
-    fn begin() -> Self {
-        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
-        EVENTS.fetch_add(1, Ordering::Relaxed);
-        BEGUN.notify_one();
-        UnderWay
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-        EVENTS.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Runs for ever. While a lone task works, it keeps the thread from falling asleep between its operations.
-async fn stay_awake() {
-    let has_others = std::thread::available_parallelism().is_ok_and(|many| many.get() > 1);
-    let (mut too_late, mut rest) = (0, 0);
-    loop {
-        BEGUN.notified().await;
-        if rest > 0 || !has_others {
-            rest -= u32::from(rest > 0);
-            continue;
-        }
-        let mut is_awake = true;
-        while is_awake && !IS_CROWDED.load(Ordering::Relaxed) {
-            let (seen, since) = (EVENTS.load(Ordering::Relaxed), Instant::now());
-            is_awake = loop {
-                tokio::task::yield_now().await;
-                if EVENTS.load(Ordering::Relaxed) != seen {
-                    too_late = 0;
-                    break true;
-                }
-                if since.elapsed() > AWAKE {
-                    break false;
-                }
-            };
-        }
-        if !is_awake && UNDER_WAY.load(Ordering::Relaxed) > 0 {
-            too_late += 1;
-            if too_late >= TOO_FAR.0 {
-                (too_late, rest) = (0, TOO_FAR.1);
-            }
-        }
-    }
-}
+use crate::network;
 
 /// Where to connect.
 pub(super) enum Target {
@@ -254,20 +177,6 @@ impl Link {
             waiting: AtomicUsize::new(0),
             is_watched: AtomicBool::new(false),
         })
-    }
-
-    /// Does something on the connections' thread.
-    pub(super) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
-        THREAD.spawn(future);
-    }
-
-    /// The same, for an answer.
-    pub(super) fn ask<T: Send + 'static>(
-        future: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Answer<Result<T, Error>> {
-        let (promise, result) = promise(None);
-        Self::spawn(async move { promise.fulfil(future.await) });
-        Answer::from_future(result)
     }
 
     /// Another one for each operation: asked again with the same, a script does not act again.
@@ -532,7 +441,7 @@ impl Link {
     pub(super) fn unsubscribe(self: &Arc<Self>, channel: String) {
         let (link, wire) = (Arc::clone(self), lock(&self.wire).clone());
         let Some(wire) = wire else { return };
-        Self::spawn(async move {
+        network::spawn(async move {
             let _one_at_a_time = link.subscribing.lock().await;
             if link.hubs.is_waited_for(&channel) || lock(&link.channels).remove(&channel).is_none() {
                 return;
@@ -554,7 +463,7 @@ impl Watched for Link {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let link: Weak<Self> = Arc::downgrade(self);
-            Self::spawn(async move {
+            network::spawn(async move {
                 loop {
                     tokio::time::sleep(KEEP_ALIVE).await;
                     let Some(link) = link.upgrade() else { return };

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use redis::{Value, cmd};
 
 use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
-use super::link::Link;
 use super::post::{ACKNOWLEDGE, BURY, EXTEND, Post, REGISTRY, RETURN};
 use super::script;
 use crate::backend::{
@@ -17,6 +16,7 @@ use crate::clock::SystemClock;
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
 use crate::id::MessageId;
+use crate::network;
 use crate::operation::Answer;
 
 pub(super) struct RedisMailbox {
@@ -76,7 +76,7 @@ async fn long_poll(post: Arc<Post>, request: Receive) -> Result<Vec<Delivery>, E
         }
         let subscribing = {
             let post = Arc::clone(&post);
-            Link::ask(async move { post.link.subscribe(&post.channel).await })
+            network::ask(async move { post.link.subscribe(&post.channel).await })
         };
         subscribing.then(move |subscribed| match subscribed {
             Ok(()) => post.attempt(request),
@@ -136,7 +136,7 @@ impl ByteMailbox for RedisMailbox {
     fn create(&self) -> Answer<Result<(), Error>> {
         let post = Arc::clone(&self.post);
         self.post.other(&script::CREATE, vec![], |_| ()).then(move |made| match made {
-            Ok(()) => Link::ask(async move {
+            Ok(()) => network::ask(async move {
                 post.register().await;
                 Ok(())
             }),
@@ -147,7 +147,7 @@ impl ByteMailbox for RedisMailbox {
     fn delete(&self) -> Answer<Result<(), Error>> {
         let post = Arc::clone(&self.post);
         self.post.other(&script::DELETE, vec![], |_| ()).then(move |gone| match gone {
-            Ok(()) => Link::ask(async move {
+            Ok(()) => network::ask(async move {
                 let _ = post.link.command(cmd("SREM").arg(REGISTRY).arg(post.name.to_string())).await;
                 Ok(())
             }),

@@ -3,6 +3,7 @@
 //! Every transition of a message is one script on the server, by the server's clock, and can be asked for twice without a
 //! second effect. All keys of a mailbox are in one slot. `docs/redis.md` says what is stored and what is promised.
 
+mod awake;
 mod entry;
 mod fault;
 mod lane;
@@ -32,6 +33,7 @@ use self::replies::RedisReplyStore;
 use crate::address::{MailboxName, Uri};
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
 use crate::error::Error;
+use crate::network;
 use crate::operation::Answer;
 use crate::reply_store::ReplyStore;
 
@@ -107,7 +109,7 @@ impl RedisBackend {
             }
         };
         let link = Arc::clone(&backend.inner.link);
-        Link::ask(async move { link.connect().await }).map(move |connected| connected.map(|()| (backend, name)))
+        network::ask(async move { link.connect().await }).map(move |connected| connected.map(|()| (backend, name)))
     }
 }
 
@@ -150,7 +152,7 @@ impl Backend for RedisBackend {
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
         let link = Arc::clone(&self.inner.link);
-        Link::ask(async move {
+        network::ask(async move {
             let failed = |fault: fault::Fault| fault.into_error(&link.place);
             let known = link.command(cmd("SMEMBERS").arg(REGISTRY)).await.map_err(failed)?;
             let named = |text: &str| match text.split_once('/') {

@@ -17,6 +17,7 @@ use crate::address::MailboxName;
 use crate::backend::{Batch, Delivery, MailboxSettings, Outgoing, Receipt, Receive};
 use crate::error::Error;
 use crate::id::MessageId;
+use crate::network;
 use crate::operation::Answer;
 use crate::promise::{Promise, promise};
 use crate::receive::in_background;
@@ -198,7 +199,7 @@ impl Post {
         read: impl FnOnce(Value) -> T + Send + 'static,
     ) -> Answer<Result<T, Error>> {
         let post = Arc::clone(self);
-        Link::ask(async move {
+        network::ask(async move {
             let keys = post.other.lock().await;
             let mut arguments = post.arguments().await;
             arguments.extend(more);
@@ -218,7 +219,7 @@ impl Post {
         work: impl Fn(Arc<Post>, Vec<J>) -> F + Send + 'static,
     ) {
         let post = Arc::clone(self);
-        Link::spawn(async move {
+        network::spawn(async move {
             loop {
                 let _turn = post.turn.acquire_many(lane(&post).share()).await;
                 lane(&post).gather();

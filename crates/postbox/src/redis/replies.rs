@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
 use crate::id::ReplyId;
+use crate::network;
 use crate::operation::Answer;
 use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
 
@@ -87,7 +88,7 @@ impl RedisReplyStore {
         read: impl FnOnce(Value) -> T + Send + 'static,
     ) -> Answer<Result<T, Error>> {
         let (link, id) = (Arc::clone(&self.link), id.to_string());
-        Link::ask(async move { Ok(read(run(&link, script, shelf(&id), &id, more).await?)) })
+        network::ask(async move { Ok(read(run(&link, script, shelf(&id), &id, more).await?)) })
     }
 
     fn show(&self, id: ReplyId, how: &'static str) -> Answer<Result<Option<ReplyEntry>, Error>> {
@@ -140,7 +141,7 @@ impl ReplyStore for RedisReplyStore {
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
         let link = Arc::clone(&self.link);
-        Link::ask(async move {
+        network::ask(async move {
             let mut ids = expired(&link, limit).await?;
             ids.truncate(limit);
             Ok(ids)
@@ -149,7 +150,7 @@ impl ReplyStore for RedisReplyStore {
 
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>> {
         let link = Arc::clone(&self.link);
-        Link::ask(async move {
+        network::ask(async move {
             let mut ids: Vec<String> = expired(&link, limit).await?.iter().map(ToString::to_string).collect();
             ids.truncate(limit);
             let gone = ids.iter().map(|id| run(&link, &script::REPLY_DELETE, shelf(id), id, vec![]));
@@ -170,7 +171,7 @@ impl ReplyStore for RedisReplyStore {
             let waits = Waits::begin(Arc::clone(&link), |link| &link.hubs, key);
             let look = || {
                 let (link, id, text, channel) = (Arc::clone(&link), id.clone(), text.clone(), Arc::clone(&channel));
-                Link::ask(async move {
+                network::ask(async move {
                     link.subscribe(&channel).await?;
                     let answer = run(&link, &script::REPLY_GET, shelf(&text), &text, vec!["look".into()]).await?;
                     let now = list(answer.clone()).last().map(natural).unwrap_or(0);

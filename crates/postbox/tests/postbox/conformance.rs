@@ -178,6 +178,61 @@ mod redis {
     }
 }
 
+/// SQS on a server that tests share, with replies in DynamoDB Local.
+struct Aws {
+    connection: Connection,
+    suffix: &'static str,
+}
+
+impl Aws {
+    fn at(endpoint: &str, suffix: &'static str) -> Self {
+        Aws { connection: crate::aws::connection(endpoint), suffix }
+    }
+}
+
+impl Harness for Aws {
+    fn connect(&self) -> Connection {
+        self.connection.clone()
+    }
+
+    fn advance(&self, by: Duration) {
+        Real.advance(by);
+    }
+
+    /// SQS counts in seconds.
+    fn tick(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn suffix(&self) -> &'static str {
+        self.suffix
+    }
+}
+
+mod sqs_moto {
+    use super::*;
+
+    postbox::conformance_tests!(Aws::at(&crate::aws::moto(), ""));
+}
+
+mod sqs_ministack {
+    use super::*;
+
+    postbox::conformance_tests!(Aws::at(&crate::aws::ministack(), ""));
+}
+
+mod sqs_fifo_moto {
+    use super::*;
+
+    postbox::conformance_tests!(Aws::at(&crate::aws::moto(), ".fifo"));
+}
+
+mod sqs_fifo_ministack {
+    use super::*;
+
+    postbox::conformance_tests!(Aws::at(&crate::aws::ministack(), ".fifo"));
+}
+
 mod redis_cluster {
     use super::*;
 

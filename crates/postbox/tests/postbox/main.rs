@@ -1,5 +1,6 @@
 //! Tests of the crate `postbox`, in one binary.
 
+mod aws;
 mod conformance;
 mod main_loop;
 mod memory;

@@ -1,0 +1,154 @@
+//! Those who wait for messages of one queue, and the long polls that they share.
+//!
+//! A poll belongs to nobody: what it brings goes to whoever waits when it comes, and back if nobody does. So ten thousand who wait
+//! need one connection, and one who leaves strands nothing.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::lane::FULL;
+use super::leases::after;
+use super::letter::whole_seconds;
+use super::queue::lock;
+use crate::backend::{Delivery, Receive};
+use crate::error::Error;
+use crate::promise::Promise;
+
+/// So many polls are under way at once while they bring messages. Nothing comes: one.
+const MOST_POLLS: usize = 16;
+/// The longest poll, in seconds.
+const LONGEST: i32 = 20;
+/// How much later than asked an answer may be: SQS counts whole seconds, and its answer takes its time.
+const GRACE: Duration = Duration::from_millis(500);
+
+pub(super) struct Desk {
+    state: Mutex<State>,
+    gathers: bool,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Waiter>,
+    polls: Vec<Poll>,
+    /// How many polls there may be.
+    width: usize,
+}
+
+struct Waiter {
+    max: usize,
+    visibility: Duration,
+    until: Instant,
+    promise: Promise<Vec<Delivery>>,
+}
+
+/// A request that waits for messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Poll {
+    pub(super) max: usize,
+    pub(super) visibility: Duration,
+    pub(super) wait: i32,
+}
+
+impl Desk {
+    pub(super) fn new(gathers: bool) -> Self {
+        Desk { state: Mutex::default(), gathers }
+    }
+
+    /// Takes somebody who waits. How long until he may leave with nothing.
+    pub(super) fn join(&self, request: Receive, promise: Promise<Vec<Delivery>>) -> Duration {
+        let until = after(Instant::now(), request.wait);
+        let waiter = Waiter { max: request.max, visibility: request.visibility, until, promise };
+        lock(&self.state).waiting.push_back(waiter);
+        // A poll for less than a second lasts a second.
+        if request.wait < Duration::from_secs(1) { request.wait } else { request.wait + GRACE }
+    }
+
+    /// The next poll, if those who wait need one more.
+    pub(super) fn plan(&self) -> Option<Poll> {
+        let mut state = lock(&self.state);
+        state.waiting.retain(|waiter| !waiter.promise.is_void());
+        let State { waiting, polls, width } = &mut *state;
+        let now = Instant::now();
+        let mut seen: Vec<Duration> = Vec::new();
+        for visibility in waiting.iter().map(|waiter| waiter.visibility) {
+            if seen.contains(&visibility) {
+                continue;
+            }
+            seen.push(visibility);
+            let like = || polls.iter().filter(|poll| poll.visibility == visibility);
+            if self.gathers && like().count() > 0 && polls.len() >= (*width).max(1) {
+                continue;
+            }
+            let alike = || waiting.iter().filter(|waiter| waiter.visibility == visibility);
+            let wanted: usize = alike().map(|waiter| waiter.max).sum();
+            let asked: usize = like().map(|poll| poll.max).sum();
+            // Without gathering each has a poll of his own.
+            let missing = match self.gathers {
+                true => wanted.saturating_sub(asked),
+                false => alike().nth(like().count()).map_or(0, |waiter| waiter.max),
+            };
+            if missing == 0 {
+                continue;
+            }
+            let longest = alike().map(|waiter| waiter.until.saturating_duration_since(now)).max().unwrap_or_default();
+            let wait = whole_seconds(longest).clamp(1, LONGEST);
+            let poll = Poll { max: missing.min(FULL), visibility, wait };
+            polls.push(poll);
+            return Some(poll);
+        }
+        None
+    }
+
+    /// Hands out what a poll brought. What nobody takes is left.
+    pub(super) fn deliver(&self, poll: Poll, found: Result<Vec<Delivery>, Error>) -> Vec<Delivery> {
+        let mut state = lock(&self.state);
+        if let Some(at) = state.polls.iter().position(|other| *other == poll) {
+            state.polls.swap_remove(at);
+        }
+        let mut answers = Vec::new();
+        let left = match found {
+            Ok(found) => {
+                state.width = match found.len() {
+                    0 => 1,
+                    many if many >= poll.max => (state.width.max(1) * 2).min(MOST_POLLS),
+                    _ => state.width.max(1),
+                };
+                let mut found = found.into_iter().peekable();
+                let mut at = 0;
+                while found.peek().is_some() && at < state.waiting.len() {
+                    if state.waiting[at].visibility != poll.visibility || state.waiting[at].promise.is_void() {
+                        at += 1;
+                        continue;
+                    }
+                    let waiter = state.waiting.remove(at).expect("it is there");
+                    answers.push((waiter.promise, Ok(found.by_ref().take(waiter.max).collect())));
+                }
+                let now = Instant::now();
+                let is_over = |waiter: &Waiter| waiter.until <= now;
+                for waiter in take_if(&mut state.waiting, is_over) {
+                    answers.push((waiter.promise, Ok(Vec::new())));
+                }
+                found.collect()
+            }
+            Err(error) => {
+                state.width = 1;
+                for waiter in take_if(&mut state.waiting, |waiter| waiter.visibility == poll.visibility) {
+                    answers.push((waiter.promise, Err(error.clone())));
+                }
+                Vec::new()
+            }
+        };
+        drop(state);
+        for (promise, answer) in answers {
+            promise.fulfil(answer);
+        }
+        left
+    }
+}
+
+fn take_if(waiting: &mut VecDeque<Waiter>, is_so: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+    let (taken, kept) = std::mem::take(waiting).into_iter().partition(|waiter| is_so(waiter));
+    *waiting = kept;
+    Vec::from(taken)
+}

@@ -1,0 +1,161 @@
+//! The one place in which errors of AWS and of its client library become ours.
+
+use std::error::Error as StdError;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::types::BatchResultErrorEntry;
+
+use crate::error::Error;
+
+/// A refusal or a failure: its code, if AWS gave one, and our error.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    code: String,
+    /// Whether AWS has answered.
+    pub(super) is_answer: bool,
+    pub(super) error: Error,
+}
+
+const MISSING: &[&str] = &["QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException"];
+const THROTTLED: &[&str] = &[
+    "RequestThrottled",
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "TooManyRequestsException",
+    "RequestLimitExceeded",
+    "ProvisionedThroughputExceededException",
+    "LimitExceededException",
+    "KmsThrottled",
+];
+const NOT_PERMITTED: &[&str] = &["AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "KmsAccessDenied"];
+const NOT_KNOWN: &[&str] = &[
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "SignatureDoesNotMatch",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "MissingAuthenticationToken",
+    "InvalidSecurity",
+    "InvalidAccessKeyId",
+    "ExpiredToken",
+    "ExpiredTokenException",
+];
+const PASSING: &[&str] = &[
+    "InternalError",
+    "InternalFailure",
+    "InternalServerError",
+    "ServiceUnavailable",
+    "RequestTimeout",
+    "QueueDeletedRecently",
+    "PurgeQueueInProgress",
+    "TransactionInProgressException",
+];
+
+impl Fault {
+    pub(super) fn is_missing(&self) -> bool {
+        MISSING.contains(&self.code.as_str())
+    }
+
+    pub(super) fn is_not_permitted(&self) -> bool {
+        NOT_PERMITTED.contains(&self.code.as_str())
+    }
+
+    /// The receipt is not good any more.
+    pub(super) fn is_stale_receipt(&self) -> bool {
+        matches!(self.code.as_str(), "ReceiptHandleIsInvalid" | "MessageNotInflight" | "InvalidIdFormat")
+            || self.code == "InvalidParameterValue" && self.error.to_string().to_lowercase().contains("receipt handle")
+    }
+
+    pub(super) fn is_over_limit(&self) -> bool {
+        matches!(self.code.as_str(), "OverLimit" | "AWS.SimpleQueueService.OverLimit")
+    }
+
+    pub(super) fn is(&self, code: &str) -> bool {
+        self.code.strip_prefix("AWS.SimpleQueueService.").unwrap_or(&self.code) == code
+    }
+
+    /// What became of one entry of a batch.
+    pub(super) fn of_entry(place: &str, entry: BatchResultErrorEntry) -> Self {
+        let text = entry.message.unwrap_or_default();
+        answered(place, entry.code, &text, !entry.sender_fault, None)
+    }
+
+    /// Something that should be in an answer is not.
+    pub(super) fn incomplete(place: &str) -> Self {
+        answered(place, "IncompleteAnswer".into(), "it says nothing of this entry", true, None)
+    }
+}
+
+fn answered(
+    place: &str,
+    code: String,
+    text: &str,
+    is_server_fault: bool,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+) -> Fault {
+    let has = |codes: &[&str]| codes.contains(&code.as_str());
+    let transient = is_server_fault || has(THROTTLED) || has(PASSING);
+    let hint = match () {
+        () if has(THROTTLED) => "throttles; slow down, or ask AWS for more",
+        () if has(NOT_PERMITTED) => "does not permit that to these credentials",
+        () if has(NOT_KNOWN) => "does not accept these credentials",
+        () if is_server_fault => "failed",
+        () => "refuses",
+    };
+    let message =
+        if text.is_empty() { format!("{place} {hint} ({code})") } else { format!("{place} {hint} ({code}): {text}") };
+    Fault { code, is_answer: true, error: Error::Connection { message, transient, source } }
+}
+
+/// What a request ended with.
+pub(super) fn fault<E>(place: &str, error: SdkError<E>) -> Fault
+where
+    E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
+{
+    let status = error.raw_response().map(|response| response.status().as_u16());
+    match error {
+        SdkError::ServiceError(service) => {
+            let error = service.into_err();
+            let code = error.code().unwrap_or_default().to_string();
+            let text = error.message().unwrap_or_default().to_string();
+            let is_server_fault = status.is_some_and(|status| status >= 500);
+            let code = if code.is_empty() { format!("HTTP {}", status.unwrap_or_default()) } else { code };
+            answered(place, code, &text, is_server_fault, Some(Arc::new(error)))
+        }
+        other => {
+            let chain = chain(&other);
+            // Who has no credentials now will have none in a second.
+            let is_final = matches!(&other, SdkError::ConstructionFailure(_))
+                || ["credential", "certificate", "UnknownIssuer", "region"].iter().any(|sign| chain.contains(sign));
+            let hint = match () {
+                () if chain.contains("credential") => "cannot be asked: no credentials",
+                () if is_final => "cannot be asked",
+                () => "cannot be reached, or does not answer",
+            };
+            let message = format!("{place} {hint}: {chain}");
+            Fault {
+                code: String::new(),
+                is_answer: false,
+                error: Error::Connection { message, transient: !is_final, source: Some(Arc::new(Text(chain))) },
+            }
+        }
+    }
+}
+
+/// What an error and its causes say. Their debug forms could have more than anybody should see.
+fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Text(String);

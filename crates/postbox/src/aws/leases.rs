@@ -1,0 +1,122 @@
+//! What this process has been handed and has not finished.
+//!
+//! SQS says success to a receipt whose lease has ended, and sometimes acts on it. So it is decided here, before SQS is asked: a
+//! receipt is good until its deadline, once, and for one act at a time.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::letter::Received;
+use crate::backend::Delivery;
+use crate::id::ReceiptHandle;
+
+#[derive(Default)]
+pub(super) struct Leases {
+    held: Mutex<Held>,
+    /// An act has ended.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Held {
+    leases: HashMap<ReceiptHandle, Lease>,
+    /// How many there may be before the next look for those that have ended.
+    most: usize,
+}
+
+struct Lease {
+    until: Instant,
+    is_busy: bool,
+    delivery: Delivery,
+    group: Option<String>,
+}
+
+/// Whether an act may begin.
+#[derive(Debug, PartialEq)]
+pub(super) enum Begin {
+    /// It may, and nothing else until it has ended. The lease lasts until then.
+    Now(Instant),
+    /// Another one is under way.
+    Later,
+    /// The lease has ended.
+    Never,
+}
+
+/// A process that crashes and a queue that loses nothing need no more than this many entries checked at a time.
+const FEW: usize = 1_000;
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, received: &Received, until: Instant) {
+        let mut held = self.lock();
+        if held.leases.len() >= held.most.max(FEW) {
+            let now = Instant::now();
+            held.leases.retain(|_, lease| lease.until > now || lease.is_busy);
+            held.most = held.leases.len() * 2;
+        }
+        let delivery = received.delivery.clone();
+        let handle = delivery.receipt_handle.clone();
+        held.leases.insert(handle, Lease { until, is_busy: false, delivery, group: received.group.clone() });
+    }
+
+    pub(super) fn begin(&self, handle: &ReceiptHandle) -> Begin {
+        let mut held = self.lock();
+        match held.leases.get_mut(handle) {
+            Some(lease) if lease.is_busy => Begin::Later,
+            Some(lease) if lease.until > Instant::now() => {
+                lease.is_busy = true;
+                Begin::Now(lease.until)
+            }
+            Some(_) => {
+                held.leases.remove(handle);
+                Begin::Never
+            }
+            None => Begin::Never,
+        }
+    }
+
+    /// The same, after what is under way. `None`: the lease has ended.
+    pub(super) async fn begin_after(&self, handle: &ReceiptHandle) -> Option<Instant> {
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            match self.begin(handle) {
+                Begin::Now(until) => return Some(until),
+                Begin::Never => return None,
+                Begin::Later => changed.await,
+            }
+        }
+    }
+
+    /// What was delivered, for an act that needs it.
+    pub(super) fn content(&self, handle: &ReceiptHandle) -> Option<(Delivery, Option<String>)> {
+        self.lock().leases.get(handle).map(|lease| (lease.delivery.clone(), lease.group.clone()))
+    }
+
+    /// The lease has ended.
+    pub(super) fn end(&self, handle: &ReceiptHandle) {
+        self.lock().leases.remove(handle);
+        self.changed.notify_waiters();
+    }
+
+    /// The act has ended and the lease has not. `until` if that has changed.
+    pub(super) fn release(&self, handle: &ReceiptHandle, until: Option<Instant>) {
+        if let Some(lease) = self.lock().leases.get_mut(handle) {
+            lease.is_busy = false;
+            lease.until = until.unwrap_or(lease.until);
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+/// An instant so far ahead, or as far as there are any.
+pub(super) fn after(start: Instant, by: Duration) -> Instant {
+    start.checked_add(by).unwrap_or_else(|| start + Duration::from_secs(24 * 60 * 60))
+}

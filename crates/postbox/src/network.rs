@@ -1,0 +1,35 @@
+//! The thread on which all connections to servers live, one for the whole process, so that none ends with anybody's
+//! executor.
+
+use std::future::Future;
+use std::sync::LazyLock;
+
+use tokio::runtime::Handle;
+
+use crate::error::Error;
+use crate::operation::Answer;
+use crate::promise::promise;
+
+/// The thread on which all connections live.
+static THREAD: LazyLock<Handle> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the process can make a runtime");
+    let handle = runtime.handle().clone();
+    let thread = std::thread::Builder::new().name("postbox-network".into());
+    thread.spawn(move || runtime.block_on(std::future::pending::<()>())).expect("the process can start a thread");
+    handle
+});
+
+/// Does something on the thread.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    THREAD.spawn(future);
+}
+
+/// The same, for an answer. It goes on to its end if nobody waits for that any more.
+pub(crate) fn ask<T: Send + 'static>(
+    future: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Answer<Result<T, Error>> {
+    let (promise, result) = promise(None);
+    spawn(async move { promise.fulfil(future.await) });
+    Answer::from_future(result)
+}

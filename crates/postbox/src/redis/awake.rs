@@ -1,0 +1,76 @@
+//! Keeps the network's thread from falling asleep between the operations of a lone task.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::network;
+
+/// How long the thread stays awake for the next answer or operation of a lone task: to be woken takes as long as a server that
+/// is near takes to answer.
+const AWAKE: Duration = Duration::from_micros(100);
+/// After so many answers in a row that took longer, it sleeps instead, for so many operations.
+const TOO_FAR: (u32, u32) = (16, 1_000);
+
+/// What happens on the thread, counted: an operation begins, or its answer is there.
+static EVENTS: AtomicU64 = AtomicU64::new(0);
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+static START: Once = Once::new();
+static BEGUN: Notify = Notify::const_new();
+/// Whether many work at once: then the thread has enough to do, and the others need the processor.
+pub(super) static IS_CROWDED: AtomicBool = AtomicBool::new(false);
+
+/// An operation is under way, until this is dropped.
+pub(super) struct UnderWay;
+
+impl UnderWay {
+    pub(super) fn begin() -> Self {
+        START.call_once(|| network::spawn(stay_awake()));
+        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+        EVENTS.fetch_add(1, Ordering::Relaxed);
+        BEGUN.notify_one();
+        UnderWay
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+        EVENTS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs for ever. While a lone task works, it keeps the thread from falling asleep between its operations.
+async fn stay_awake() {
+    let has_others = std::thread::available_parallelism().is_ok_and(|many| many.get() > 1);
+    let (mut too_late, mut rest) = (0, 0);
+    loop {
+        BEGUN.notified().await;
+        if rest > 0 || !has_others {
+            rest -= u32::from(rest > 0);
+            continue;
+        }
+        let mut is_awake = true;
+        while is_awake && !IS_CROWDED.load(Ordering::Relaxed) {
+            let (seen, since) = (EVENTS.load(Ordering::Relaxed), Instant::now());
+            is_awake = loop {
+                tokio::task::yield_now().await;
+                if EVENTS.load(Ordering::Relaxed) != seen {
+                    too_late = 0;
+                    break true;
+                }
+                if since.elapsed() > AWAKE {
+                    break false;
+                }
+            };
+        }
+        if !is_awake && UNDER_WAY.load(Ordering::Relaxed) > 0 {
+            too_late += 1;
+            if too_late >= TOO_FAR.0 {
+                (too_late, rest) = (0, TOO_FAR.1);
+            }
+        }
+    }
+}
