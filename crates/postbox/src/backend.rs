@@ -366,6 +366,9 @@ pub struct Limits {
     pub max_batch: usize,
     /// Whether counts are exact.
     pub exact_counts: bool,
+    /// Whether deliveries are counted exactly. Where they are not, a message counts as delivered also if it came for a wait that
+    /// had been dropped, and was given back.
+    pub exact_deliveries: bool,
     /// How long after a purge another one is refused.
     pub purge_cooldown: Option<Duration>,
     /// Whether a purge voids the receipts of what was leased.
@@ -400,6 +403,7 @@ impl Limits {
             max_wait: Self::LONGEST,
             max_batch: 1_000,
             exact_counts: true,
+            exact_deliveries: true,
             purge_cooldown: None,
             purge_ends_leases: true,
             groups: true,

@@ -81,9 +81,6 @@ impl Draft {
 
 fn check_special(core: &Core, special: &Special) -> Result<(), Error> {
     let limits = &core.limits;
-    if let Some(after) = special.expires_in {
-        check_duration("expires_in", after, limits.max_delay)?;
-    }
     for (wanted, allowed, operation) in [
         (special.group.is_some(), limits.groups, "deliver by message group"),
         (special.deduplication.is_some(), limits.deduplication, "deduplicate"),
@@ -92,6 +89,9 @@ fn check_special(core: &Core, special: &Special) -> Result<(), Error> {
         if wanted && !allowed {
             return Err(core.unsupported(operation));
         }
+    }
+    if let Some(after) = special.expires_in {
+        check_duration("expires_in", after, limits.max_delay)?;
     }
     for (parameter, id) in [("group", &special.group), ("deduplication_id", &special.deduplication)] {
         if let Some(id) = id.as_ref().filter(|id| !(1..=128).contains(&id.len())) {

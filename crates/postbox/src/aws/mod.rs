@@ -272,6 +272,7 @@ impl Backend for SqsBackend {
             max_wait: seconds(20),
             max_batch: 10,
             exact_counts: false,
+            exact_deliveries: false,
             purge_cooldown: Some(PURGE_COOLDOWN),
             purge_ends_leases: false,
             groups: false,

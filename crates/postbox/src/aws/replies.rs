@@ -227,7 +227,9 @@ fn entry(id: &ReplyId, mut item: Item, now: u64) -> Option<ReplyEntry> {
     );
     let content_type = read(&item, "content_type").unwrap_or_default().into();
     let value = match item.remove("value") {
-        Some(AttributeValue::B(body)) => Some(ReplyValue { body: body.into_inner().into(), content_type }),
+        Some(AttributeValue::B(body)) if state == ReplyState::Resolved => {
+            Some(ReplyValue { body: body.into_inner().into(), content_type })
+        }
         _ => None,
     };
     Some(ReplyEntry { id: id.clone(), value, state, created_at, expires_at, resolved_at })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Place, Waiting, bodies, receive_all, send_all};
+use super::{Place, Waiting, bodies, can_delay, receive_all, send_all};
 use crate::backend::Counts;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
@@ -11,7 +11,9 @@ pub(super) fn counts_are_by_state(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::default());
     send_all(&mailbox, 0..5);
-    mailbox.send(&5).delay(place.ticks(50)).blocking().unwrap();
+    if can_delay(&mailbox, place) {
+        mailbox.send(&5).delay(place.ticks(50)).blocking().unwrap();
+    }
     let leased = mailbox.receive().max_messages(2).visibility_timeout(place.ticks(5)).blocking().unwrap();
     if !place.limits().exact_counts {
         return;
@@ -30,7 +32,9 @@ pub(super) fn counts_are_by_state(place: &Place<'_>) {
 pub(super) fn a_purge_removes_all_and_says_how_many(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 0..3);
-    mailbox.send(&3).delay(place.ticks(50)).blocking().unwrap();
+    if can_delay(&mailbox, place) {
+        mailbox.send(&3).delay(place.ticks(50)).blocking().unwrap();
+    }
     let _leased = receive_all(&mailbox, place);
     let purged = mailbox.purge().blocking().unwrap();
     if place.limits().exact_counts {
@@ -114,7 +118,7 @@ pub(super) fn closing_concerns_this_handle_and_its_clones(place: &Place<'_>) {
     assert!(matches!(mailbox.send_expecting_reply(&1).blocking(), Err(Error::Closed { .. })));
     assert!(matches!(clone.receive().blocking(), Err(Error::Closed { .. })));
     send_all(&other, [1]);
-    assert_eq!(bodies(&receive_all(&other, place)), [1]);
+    assert_eq!(bodies(&other.receive().wait_time(Duration::from_secs(20)).blocking().unwrap()), [1]);
 }
 
 pub(super) fn what_is_leased_can_be_finished_after_closing(place: &Place<'_>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_core::Stream as _;
 
-use super::{Place, Waiting, bodies, receive_all, send_all};
+use super::{Place, Waiting, bodies, can_delay, receive_all, send_all};
 use crate::codec::Raw;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
@@ -61,6 +61,9 @@ pub(super) fn a_wait_wakes_for_a_message(place: &Place<'_>) {
 
 pub(super) fn a_wait_wakes_for_a_delayed_message(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if !can_delay(&mailbox, place) {
+        return;
+    }
     mailbox.send(&1).delay(place.ticks(5)).blocking().unwrap();
     let before = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
     place.pass(6);
@@ -103,7 +106,8 @@ pub(super) fn a_dropped_wait_strands_nothing(place: &Place<'_>) {
         drop(waiting);
         send_all(&mailbox, [number]);
         let message = mailbox.receive().wait_time(long(&mailbox)).blocking().unwrap().remove(0);
-        assert_eq!((message.body, message.delivery_count), (number, 1));
+        assert_eq!(message.body, number);
+        assert!(message.delivery_count == 1 || !place.limits().exact_deliveries, "{message:?}");
         message.acknowledge().blocking().unwrap();
     }
 }
