@@ -1,6 +1,6 @@
 //! Servers and a faulty network for the tests of Postbox's backends: real `redis-server` processes, alone ([`Redis`]), as
 //! a cluster ([`RedisCluster`]) or watched by sentinels ([`RedisSentinel`]), and a TCP proxy that loses, holds and delays
-//! what passes ([`Proxy`]).
+//! what passes ([`Proxy`]); servers that speak for AWS ([`Moto`], [`Ministack`], [`DynamoDbLocal`]).
 //!
 //! Everything is on free ports of the loopback address and ends with the process that started it, however that ends. What
 //! does not come up panics and shows the server's log; nothing is skipped.
@@ -11,8 +11,10 @@
 //! assert_eq!(redis.command(&["GET", "key"]), "value");
 //! ```
 
+mod aws;
 mod certificates;
 mod cluster;
+mod http;
 mod proxy;
 mod redis;
 mod resp;
@@ -22,6 +24,7 @@ mod supervisor;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+pub use aws::{AwsServer, DynamoDbLocal, Ministack, Moto, REGION};
 pub use certificates::Certificates;
 pub use cluster::{RedisCluster, RedisClusterBuilder, SlotMigration};
 pub use proxy::{Direction, Proxy, Stats};
@@ -55,6 +58,41 @@ pub fn shared_cluster() -> &'static str {
         }
     });
     url
+}
+
+macro_rules! shared_aws_server {
+    ($(#[$doc:meta])* $function:ident, $server:ident, $variable:literal) => {
+        $(#[$doc])*
+        pub fn $function() -> &'static str {
+            static SHARED: OnceLock<(String, Option<$server>)> = OnceLock::new();
+            let (endpoint, _) = SHARED.get_or_init(|| match std::env::var($variable) {
+                Ok(endpoint) => (endpoint, None),
+                Err(_) => {
+                    let server = $server::start();
+                    (server.endpoint(), Some(server))
+                }
+            });
+            endpoint
+        }
+    };
+}
+
+shared_aws_server! {
+    /// The endpoint of a [`Moto`] that tests share, like [`shared_redis`]: that of `POSTBOX_TEST_MOTO`, or one of this
+    /// process.
+    shared_moto, Moto, "POSTBOX_TEST_MOTO"
+}
+
+shared_aws_server! {
+    /// The endpoint of a [`Ministack`] that tests share, like [`shared_redis`]: that of `POSTBOX_TEST_MINISTACK`, or one
+    /// of this process.
+    shared_ministack, Ministack, "POSTBOX_TEST_MINISTACK"
+}
+
+shared_aws_server! {
+    /// The endpoint of a [`DynamoDbLocal`] that tests share, like [`shared_redis`]: that of `POSTBOX_TEST_DYNAMODB`, or
+    /// one of this process.
+    shared_dynamodb, DynamoDbLocal, "POSTBOX_TEST_DYNAMODB"
 }
 
 /// Three primaries with a replica each, on which a busy machine causes no fail-over.

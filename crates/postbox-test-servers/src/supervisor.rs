@@ -1,7 +1,7 @@
 //! A server process that ends with whoever started it, and the ports that servers listen on.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::net::{IpAddr, SocketAddr as InetAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt as _;
@@ -52,6 +52,21 @@ impl Port {
         }
         panic!("no port from 20000 to 29999 is free");
     }
+}
+
+/// A socket that listens, by a line of `/proc/net/tcp` or `tcp6`: its address and its inode.
+fn listener(line: &str) -> Option<(InetAddr, &str)> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (address, port) = fields.get(1)?.split_once(':')?;
+    // Words of 32 bits, in the order of bytes of the machine.
+    let words = (0..address.len() / 8).map(|word| u32::from_str_radix(&address[word * 8..][..8], 16).ok());
+    let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
+    let ip = match <[u8; 4]>::try_from(bytes.as_slice()) {
+        Ok(bytes) => IpAddr::from(bytes),
+        Err(_) => IpAddr::from(<[u8; 16]>::try_from(bytes.as_slice()).ok()?),
+    };
+    let address = InetAddr::new(ip, u16::from_str_radix(port, 16).ok()?);
+    (*fields.get(3)? == "0A").then_some((address, *fields.get(9)?))
 }
 
 /// Started with the folder and the command. Takes orders line by line and says when each is done. When the orders end,
@@ -152,6 +167,18 @@ impl Supervisor {
         let pid = self.pid();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()
+    }
+
+    /// The addresses on which it takes connections.
+    pub(crate) fn listening(&self) -> Vec<InetAddr> {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).into_iter().flatten().flatten();
+        let files: Vec<String> = files
+            .filter_map(|file| Some(std::fs::read_link(file.path()).ok()?.to_str()?.to_owned()))
+            .filter(|target| target.starts_with("socket:"))
+            .collect();
+        let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/net/{table}")));
+        let sockets = tables.iter().flatten().flat_map(|table| table.lines().skip(1)).filter_map(listener);
+        sockets.filter(|(_, inode)| files.contains(&format!("socket:[{inode}]"))).map(|(address, _)| address).collect()
     }
 
     pub(crate) fn folder(&self) -> &Path {

@@ -1,17 +1,32 @@
-//! Starts what the tests share, prints the variables that name it, and keeps it until its input ends or it is killed.
+//! Starts what the tests share, prints the variables that name it and an empty line, and keeps it until its input ends or
+//! it is killed.
 
 use std::io::Write as _;
 
-use postbox_test_servers::{Redis, calm_cluster};
+use postbox_test_servers::{DynamoDbLocal, Ministack, Moto, Redis, calm_cluster};
 
 fn main() {
-    let (cluster, redis) = std::thread::scope(|scope| {
+    let (cluster, redis, moto, ministack, dynamodb) = std::thread::scope(|scope| {
         let redis = scope.spawn(Redis::start);
-        (calm_cluster(), redis.join().expect("a server"))
+        let moto = scope.spawn(Moto::start);
+        let ministack = scope.spawn(Ministack::start);
+        let dynamodb = scope.spawn(DynamoDbLocal::start);
+        let cluster = calm_cluster();
+        let join = "a server";
+        let aws = (moto.join().expect(join), ministack.join().expect(join), dynamodb.join().expect(join));
+        (cluster, redis.join().expect(join), aws.0, aws.1, aws.2)
     });
+    let variables = [
+        ("REDIS", redis.url()),
+        ("REDIS_CLUSTER", cluster.url()),
+        ("MOTO", moto.endpoint()),
+        ("MINISTACK", ministack.endpoint()),
+        ("DYNAMODB", dynamodb.endpoint()),
+    ];
     let mut out = std::io::stdout().lock();
-    writeln!(out, "POSTBOX_TEST_REDIS={}", redis.url()).expect("an output");
-    writeln!(out, "POSTBOX_TEST_REDIS_CLUSTER={}", cluster.url()).expect("an output");
-    out.flush().expect("an output");
+    for (name, value) in variables {
+        writeln!(out, "POSTBOX_TEST_{name}={value}").expect("an output");
+    }
+    writeln!(out).and_then(|()| out.flush()).expect("an output");
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
 }

@@ -1,5 +1,6 @@
 //! The servers do what their names say.
 
+mod aws;
 mod cluster;
 mod proxy;
 mod redis;

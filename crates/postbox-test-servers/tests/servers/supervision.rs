@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use postbox_test_servers::Redis;
+use postbox_test_servers::{Ministack, Redis};
 
 /// What the child does, if this process is one: starts servers, tells, and waits to be killed.
 #[test]
@@ -14,8 +14,10 @@ fn child_that_is_killed() {
     }
     let servers = [Redis::start(), Redis::start()];
     servers[1].pause();
-    for redis in &servers {
-        println!("\nserver {} {}", redis.pid(), redis.folder().display());
+    let ministack = Ministack::start();
+    let redis = servers.iter().map(|redis| (redis.pid(), redis.folder()));
+    for (pid, folder) in redis.chain([(ministack.pid(), ministack.folder())]) {
+        println!("\nserver {pid} {}", folder.display());
     }
     loop {
         std::thread::park();
@@ -36,10 +38,10 @@ fn servers_die_with_the_process_that_started_them() {
             let (pid, folder) = line.strip_prefix("server ")?.split_once(' ')?;
             Some((format!("/proc/{pid}"), folder.to_owned()))
         })
-        .take(2)
+        .take(3)
         .collect();
     let exists = |path: &str| std::path::Path::new(path).exists();
-    assert_eq!(servers.len(), 2);
+    assert_eq!(servers.len(), 3);
     assert!(servers.iter().all(|(process, folder)| exists(process) && exists(folder)));
     child.kill().unwrap();
     child.wait().unwrap();

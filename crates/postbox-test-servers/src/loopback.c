@@ -1,0 +1,12 @@
+// Loaded before a server that can listen on all addresses only: it then listens on the loopback address.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <netinet/in.h>
+
+int bind(int socket, const struct sockaddr *address, socklen_t length) {
+  int (*next)(int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "bind");
+  if (address->sa_family != AF_INET || length < sizeof(struct sockaddr_in)) return next(socket, address, length);
+  struct sockaddr_in loopback = *(const struct sockaddr_in *)address;
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return next(socket, (const struct sockaddr *)&loopback, sizeof loopback);
+}
