@@ -8,15 +8,15 @@ use postbox::aws::sqs::config::{Credentials, SharedCredentialsProvider};
 use postbox::aws::{DynamoDbReplyStore, SqsBackend, SqsBuilder};
 
 pub(crate) fn moto() -> String {
-    std::env::var("POSTBOX_TEST_MOTO").unwrap()
+    postbox_test_servers::shared_moto().into()
 }
 
 pub(crate) fn ministack() -> String {
-    std::env::var("POSTBOX_TEST_MINISTACK").unwrap()
+    postbox_test_servers::shared_ministack().into()
 }
 
 fn dynamodb() -> String {
-    std::env::var("POSTBOX_TEST_DYNAMODB").unwrap()
+    postbox_test_servers::shared_dynamodb().into()
 }
 
 /// As a program on AWS would be set up, for a server of the tests.
