@@ -9,7 +9,8 @@ use aws_sdk_sqs::config::SharedHttpClient;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
-use super::queue::{Manners, lock};
+use super::queue::lock;
+use super::region::Manners;
 use super::replies::DynamoDbReplyStore;
 use super::{Inner, SqsBackend};
 use crate::address::{Uri, decoded};
