@@ -82,7 +82,7 @@ struct Inner {
 #[must_use = "a builder does nothing until build()"]
 pub struct SqsBuilder {
     client: Client,
-    shown: Option<String>,
+    at: Option<String>,
     manners: Manners,
     urls: HashMap<MailboxName, String>,
     replies: Option<Arc<dyn ReplyStore>>,
@@ -127,8 +127,8 @@ impl SqsBuilder {
     /// The backend. Nothing is asked of AWS yet.
     pub fn build(self) -> SqsBackend {
         let name = self.client.config().region().map_or_else(String::new, ToString::to_string);
-        let shown = self.shown.unwrap_or_else(|| format!("sqs://{name}"));
-        let region = Arc::new(Region { client: self.client, shown, manners: self.manners });
+        let region =
+            Arc::new(Region { client: self.client, name: format!("sqs://{name}"), at: self.at, manners: self.manners });
         let inner = Inner { region, urls: self.urls, queues: Mutex::default(), replies: self.replies };
         SqsBackend { inner: Arc::new(inner) }
     }
@@ -218,7 +218,7 @@ impl SqsBackend {
 
     /// With a client of one's own, and more to say.
     pub fn builder(client: Client) -> SqsBuilder {
-        SqsBuilder { client, shown: None, manners: Manners::default(), urls: HashMap::new(), replies: None }
+        SqsBuilder { client, at: None, manners: Manners::default(), urls: HashMap::new(), replies: None }
     }
 
     /// What a URI says, and the name in it.
@@ -258,7 +258,7 @@ impl SqsBackend {
 
 impl fmt::Debug for SqsBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsBackend").field("place", &self.inner.region.shown).finish()
+        f.debug_struct("SqsBackend").field("place", &self.inner.region.shown(None)).finish()
     }
 }
 
@@ -333,7 +333,7 @@ impl Backend for SqsBackend {
             let mut names = Vec::new();
             let mut pages = region.client.list_queues().max_results(1_000).into_paginator().send();
             while let Some(page) = pages.next().await {
-                let page = page.map_err(|error| fault(&region.shown, error).error)?;
+                let page = page.map_err(|error| fault(&region.shown(None), error).error)?;
                 let queues = page.queue_urls.unwrap_or_default();
                 names.extend(queues.iter().filter_map(|url| name::mailbox(url.rsplit('/').next()?)));
             }

@@ -111,14 +111,15 @@ impl Queue {
 
     /// How the queue is called in errors.
     pub(super) fn shown(&self) -> String {
-        format!("{}/{}", self.region.shown, self.queue)
+        self.region.shown(Some(&self.queue))
     }
 
     pub(super) fn missing(&self) -> Error {
         self.forget();
         let reason = format!(
             "there is no queue {:?} in {}; create it (create(), ?create=true, or as you create other queues)",
-            self.queue, self.region.shown
+            self.queue,
+            self.region.shown(None)
         );
         Error::resolution(&self.shown(), reason)
     }
@@ -234,8 +235,8 @@ impl Queue {
             None => self.region.create(&self.dead, fifo.into_iter().collect()).await.map_err(failed)?,
         };
         let arn = self.region.look(url).await.map_err(failed)?.arn;
-        let arn =
-            arn.ok_or_else(|| Error::connection(format!("{} has no ARN for {:?}", self.region.shown, self.dead)))?;
+        let arn = arn
+            .ok_or_else(|| Error::connection(format!("{} has no ARN for {:?}", self.region.shown(None), self.dead)))?;
         Ok(serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": most }).to_string())
     }
 

@@ -17,8 +17,9 @@ use crate::id::{ReceiptHandle, new_uuid};
 /// A region, or a server that does as one, and how to behave there.
 pub(super) struct Region {
     pub(super) client: Client,
-    /// In errors.
-    pub(super) shown: String,
+    /// In errors: `sqs://region`, and where that is if it is not AWS.
+    pub(super) name: String,
+    pub(super) at: Option<String>,
     pub(super) manners: Manners,
 }
 
@@ -58,11 +59,18 @@ pub(super) const MOST_BYTES: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 impl Region {
+    /// How the region or a queue in it is called in errors.
+    pub(super) fn shown(&self, queue: Option<&str>) -> String {
+        let (slash, queue) = queue.map_or(("", ""), |queue| ("/", queue));
+        let at = self.at.as_ref().map_or_else(String::new, |at| format!(" (at {at})"));
+        format!("{}{slash}{queue}{at}", self.name)
+    }
+
     /// Where a queue is, if it is. Another account's is asked for by that account.
     pub(super) async fn find(&self, queue: &str, account: Option<&str>) -> Result<Option<String>, Fault> {
         let request = self.client.get_queue_url().queue_name(queue);
         let found = request.set_queue_owner_aws_account_id(account.map(Into::into)).send().await;
-        match found.map_err(|error| fault(&self.shown, error)) {
+        match found.map_err(|error| fault(&self.shown(None), error)) {
             Ok(found) => Ok(found.queue_url),
             Err(fault) if fault.is_missing() => Ok(None),
             Err(fault) => Err(fault),
@@ -74,14 +82,14 @@ impl Region {
         for (attribute, value) in attributes {
             request = request.attributes(attribute, value);
         }
-        let made = request.send().await.map_err(|error| fault(&self.shown, error))?;
+        let made = request.send().await.map_err(|error| fault(&self.shown(None), error))?;
         Ok(made.queue_url.unwrap_or_default())
     }
 
     /// What a queue says of itself. Who may not ask knows little, and SQS decides.
     pub(super) async fn look(&self, url: String) -> Result<Facts, Fault> {
         let request = self.client.get_queue_attributes().queue_url(&url).attribute_names(Attribute::All);
-        let attributes = match request.send().await.map_err(|error| fault(&self.shown, error)) {
+        let attributes = match request.send().await.map_err(|error| fault(&self.shown(None), error)) {
             Ok(answer) => answer.attributes.unwrap_or_default(),
             Err(fault) if fault.is_not_permitted() => Default::default(),
             Err(fault) => return Err(fault),
@@ -131,7 +139,7 @@ impl Region {
             // If the answer is lost, the same messages come again.
             .set_receive_request_attempt_id(is_fifo.then(|| new_uuid().to_string()));
         let request = request.customize().config_override(aws_sdk_sqs::Config::builder().timeout_config(patience));
-        let answer = request.send().await.map_err(|error| fault(&self.shown, error))?;
+        let answer = request.send().await.map_err(|error| fault(&self.shown(None), error))?;
         let now = SystemClock.now();
         Ok(answer.messages.unwrap_or_default().into_iter().map(|message| Received::new(message, now)).collect())
     }
@@ -157,7 +165,7 @@ impl Region {
             Attribute::ApproximateNumberOfMessagesNotVisible,
         ];
         let request = self.client.get_queue_attributes().queue_url(url).set_attribute_names(Some(names.to_vec()));
-        let answer = request.send().await.map_err(|error| fault(&self.shown, error))?;
+        let answer = request.send().await.map_err(|error| fault(&self.shown(None), error))?;
         let attributes = answer.attributes.unwrap_or_default();
         let counts = names.map(|name| attributes.get(&name).and_then(|text| text.parse().ok()).unwrap_or(0));
         Ok((counts[0], counts))
@@ -166,7 +174,7 @@ impl Region {
     /// Removes all messages. How many there were, as far as SQS knew.
     pub(super) async fn purge(&self, url: &str) -> Result<u64, Fault> {
         let (_, counts) = self.count(url).await?;
-        self.client.purge_queue().queue_url(url).send().await.map_err(|error| fault(&self.shown, error))?;
+        self.client.purge_queue().queue_url(url).send().await.map_err(|error| fault(&self.shown(None), error))?;
         Ok(counts.iter().sum())
     }
 
@@ -184,13 +192,13 @@ impl Region {
         if is_fifo {
             request = request.message_group_id(group.unwrap_or_else(|| once.into())).message_deduplication_id(once);
         }
-        request.send().await.map_err(|error| fault(&self.shown, error))?;
+        request.send().await.map_err(|error| fault(&self.shown(None), error))?;
         Ok(())
     }
 
     pub(super) async fn remove(&self, url: &str, handle: &ReceiptHandle) -> Result<(), Fault> {
         let request = self.client.delete_message().queue_url(url).receipt_handle(handle.to_string());
-        request.send().await.map_err(|error| fault(&self.shown, error))?;
+        request.send().await.map_err(|error| fault(&self.shown(None), error))?;
         Ok(())
     }
 }
