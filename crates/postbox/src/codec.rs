@@ -164,6 +164,7 @@ impl Codec for Raw {
 }
 
 impl Encode<Bytes> for Raw {
+    #[inline]
     fn encode(value: &Bytes) -> Result<Bytes, CodecError> {
         Ok(value.clone())
     }
@@ -187,6 +188,7 @@ impl Encode<()> for Raw {
 }
 
 impl Decode<Bytes> for Raw {
+    #[inline]
     fn decode(body: &Bytes) -> Result<Bytes, CodecError> {
         Ok(body.clone())
     }

@@ -79,6 +79,7 @@ pub struct Lease<R = (), C = Json> {
 }
 
 impl<T, R, C> Message<T, R, C> {
+    #[inline(always)]
     pub(crate) fn new(core: Arc<Core>, delivery: Delivery, body: T) -> Self {
         let (reply_to, reply, attributes) = match delivery.headers {
             None => (None, None, BTreeMap::new()),

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::backend::{Batch, Delivery, Receipt, Receive, Visibility};
 use crate::clock::Sleep;
-use crate::codec::Decode;
+use crate::codec::{CodecError, Decode};
 use crate::core::{Core, check_duration};
 use crate::dispatcher::MailboxEvent;
 use crate::error::Error;
@@ -87,10 +87,11 @@ where
         }
         let core = self.core;
         match core.receive(self.request).split() {
-            Ok(result) => Answer::ready(result.and_then(|deliveries| decode_all(&core, deliveries))),
+            Ok(Ok(deliveries)) => Answer::ready(decode_all(core, deliveries)),
+            Ok(Err(error)) => Answer::ready(Err(error)),
             Err(future) => Answer::from_future(async move {
                 // Decoded once the future is done, so that no message waits in it between two polls.
-                future.await.and_then(|deliveries| decode_all(&core, deliveries))
+                future.await.and_then(|deliveries| decode_all(core, deliveries))
             }),
         }
     }
@@ -98,15 +99,15 @@ where
 
 awaitable!(ReceiveMessages<T, R, C> where T: Send + 'static, R: 'static, C: Decode<T>);
 
-fn decode_all<T, R, C: Decode<T>>(core: &Arc<Core>, deliveries: Vec<Delivery>) -> Result<Vec<Message<T, R, C>>, Error> {
+fn decode_all<T, R, C: Decode<T>>(core: Arc<Core>, deliveries: Vec<Delivery>) -> Result<Vec<Message<T, R, C>>, Error> {
     let mut messages = Vec::with_capacity(deliveries.len());
     let mut bad = None;
     for delivery in deliveries {
         match decode::<T, C>(&delivery) {
-            Ok(body) => messages.push(Message::new(Arc::clone(core), delivery, body)),
+            Ok(body) => messages.push(Message::new(Arc::clone(&core), delivery, body)),
             Err(reason) => {
                 let error = Error::decoding(&delivery.id, &reason);
-                undecodable(core, delivery, reason);
+                undecodable(&core, delivery, reason);
                 bad = bad.or(Some(error));
             }
         }
@@ -118,15 +119,15 @@ fn decode_all<T, R, C: Decode<T>>(core: &Arc<Core>, deliveries: Vec<Delivery>) -
 }
 
 /// A decoder that panics is no better than one that fails.
+#[inline]
 fn decode<T, C: Decode<T>>(delivery: &Delivery) -> Result<T, String> {
     if !C::reads(&delivery.content_type) {
         let (found, expected) = (&delivery.content_type, C::CONTENT_TYPE);
         return Err(format!("it is {found}, and this mailbox reads {expected}"));
     }
-    match catch_unwind(AssertUnwindSafe(|| C::decode(&delivery.body))) {
-        Ok(decoded) => decoded.map_err(Into::into),
-        Err(_) => Err("the decoder panicked".into()),
-    }
+    let mut decoded = None;
+    let _ = catch_unwind(AssertUnwindSafe(|| decoded = Some(C::decode(&delivery.body))));
+    decoded.unwrap_or(Err(CodecError::Borrowed("the decoder panicked"))).map_err(Into::into)
 }
 
 /// It stays leased and comes back when its time is up, until its deliveries are spent.
