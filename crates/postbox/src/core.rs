@@ -226,7 +226,9 @@ impl Core {
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
         let _span = debug_span!("postbox.send", mailbox = %self.name, messages = messages.len()).entered();
-        self.then(self.bytes.send(messages), |core, results| results.iter().for_each(|result| core.sent(result)))
+        let mut answer = self.bytes.send(messages);
+        self.then(&mut answer, |core, results| results.iter().for_each(|result| core.sent(result)));
+        answer
     }
 
     #[inline]
@@ -235,7 +237,9 @@ impl Core {
             return Answer::ready(Err(error));
         }
         let _span = debug_span!("postbox.send", mailbox = %self.name, messages = 1).entered();
-        self.then(self.bytes.send_one(message), |core, result| core.sent(result))
+        let mut answer = self.bytes.send_one(message);
+        self.then(&mut answer, |core, result| core.sent(result));
+        answer
     }
 
     #[inline]
@@ -254,21 +258,18 @@ impl Core {
     #[inline]
     fn then<T: Send + 'static>(
         self: &Arc<Self>,
-        mut answer: Answer<T>,
+        answer: &mut Answer<T>,
         look: impl FnOnce(&Arc<Self>, &T) + Send + 'static,
-    ) -> Answer<T> {
-        match answer.value() {
-            Some(value) => look(self, value),
-            None => {
-                let core = Arc::clone(self);
-                answer = Answer::from_future(async move {
-                    let value = answer.await;
-                    look(&core, &value);
-                    value
-                });
-            }
+    ) {
+        if let Some(value) = answer.value() {
+            return look(self, value);
         }
-        answer
+        let core = Arc::clone(self);
+        answer.later(|future| async move {
+            let value = future.await;
+            look(&core, &value);
+            value
+        });
     }
 
     /// Nothing when the handle is closed while it waits.
@@ -282,8 +283,8 @@ impl Core {
             Some(result) => self.received(result),
             None => {
                 let core = Arc::clone(self);
-                answer = Answer::from_future(async move {
-                    let result = unless(core.closed.cancelled(), answer).await.unwrap_or_else(|| Ok(Vec::new()));
+                answer.later(|future| async move {
+                    let result = unless(core.closed.cancelled(), future).await.unwrap_or_else(|| Ok(Vec::new()));
                     core.received(&result);
                     result
                 });
@@ -317,26 +318,30 @@ impl Core {
     pub(crate) fn acknowledge(self: &Arc<Self>, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         let about = self.about(&receipts, |receipt| receipt);
         let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = receipts.len()).entered();
-        self.then(self.bytes.acknowledge(receipts), move |core, results| {
+        let mut answer = self.bytes.acknowledge(receipts);
+        self.then(&mut answer, move |core, results| {
             core.finished("acknowledge", &core.meters.acknowledged, results, |at| {
                 if let Some(about) = &about {
                     core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: about[at].clone() });
                 }
             });
-        })
+        });
+        answer
     }
 
     #[inline]
     pub(crate) fn acknowledge_one(self: &Arc<Self>, receipt: &Receipt) -> Answer<Result<(), Error>> {
         let about = self.dispatcher.as_ref().map(|_| receipt.id.clone());
         let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = 1).entered();
-        self.then(self.bytes.acknowledge_one(receipt), move |core, result| {
+        let mut answer = self.bytes.acknowledge_one(receipt);
+        self.then(&mut answer, move |core, result| {
             core.finished("acknowledge", &core.meters.acknowledged, std::slice::from_ref(result), |_| {
                 if let Some(id) = &about {
                     core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: id.clone() });
                 }
             });
-        })
+        });
+        answer
     }
 
     pub(crate) fn set_visibility(
@@ -345,7 +350,8 @@ impl Core {
     ) -> Answer<Batch<Result<(), Error>>> {
         let about = self.about(&changes, |(receipt, _)| receipt);
         let what: Batch<Visibility> = changes.iter().map(|(_, visibility)| *visibility).collect();
-        self.then(self.bytes.set_visibility(changes), move |core, results| {
+        let mut answer = self.bytes.set_visibility(changes);
+        self.then(&mut answer, move |core, results| {
             for (at, visibility) in what.iter().enumerate() {
                 let one = &results[at..=at];
                 let (verb, meter) = match visibility {
@@ -361,19 +367,22 @@ impl Core {
                     });
                 });
             }
-        })
+        });
+        answer
     }
 
     pub(crate) fn dead_letter(self: &Arc<Self>, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
         let about: Batch<(MessageId, String)> =
             letters.iter().map(|(receipt, reason)| (receipt.id.clone(), reason.clone())).collect();
-        self.then(self.bytes.dead_letter(letters), move |core, results| {
+        let mut answer = self.bytes.dead_letter(letters);
+        self.then(&mut answer, move |core, results| {
             core.finished("dead_letter", &core.meters.dead_lettered, results, |at| {
                 let (id, reason) = about[at].clone();
                 warn!(mailbox = %core.name, %id, reason, "moved to the dead letters");
                 core.tell(|mailbox| MailboxEvent::DeadLettered { mailbox, id, reason });
             });
-        })
+        });
+        answer
     }
 
     /// The ids of what an act is about, if anybody is told of them.

@@ -76,6 +76,7 @@ impl<T, R, C> Mailbox<T, R, C> {
     /// # Errors
     /// [`Serialization`](Error::Serialization), [`MailboxFull`](Error::MailboxFull),
     /// [`InvalidParameter`](Error::InvalidParameter), [`Closed`](Error::Closed), [`Connection`](Error::Connection).
+    #[inline]
     pub fn send(&self, body: &T) -> SendMessage
     where
         C: Encode<T>,
@@ -164,9 +165,10 @@ impl<T, R, C> Mailbox<T, R, C> {
     {
         let core = Arc::clone(&self.core);
         // What expects a reply is refused, and keeps its place in the results.
-        let mut receipts: Batch<Receipt> = Batch::new();
+        let messages = messages.into_iter();
+        let mut receipts: Batch<Receipt> = Batch::with_capacity(messages.size_hint().0);
         let mut refused: Vec<(usize, MessageId)> = Vec::new();
-        for (at, message) in messages.into_iter().enumerate() {
+        for (at, message) in messages.enumerate() {
             match message.expects_reply() {
                 false => receipts.push(message.receipt()),
                 true => refused.push((at, message.id.clone())),

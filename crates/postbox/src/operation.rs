@@ -71,6 +71,16 @@ impl<T> Answer<T> {
         }
     }
 
+    /// Puts another future in the place of one that is to come.
+    pub(crate) fn later<F>(&mut self, next: impl FnOnce(Pin<Box<dyn Future<Output = T> + Send>>) -> F)
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        if let State::Pending(future) = std::mem::replace(&mut self.0, State::Ready(None)) {
+            *self = Answer::from_future(next(future));
+        }
+    }
+
     /// The answer if it is there already; otherwise the future.
     #[inline]
     pub(crate) fn split(self) -> Result<T, Pin<Box<dyn Future<Output = T> + Send>>> {
@@ -83,9 +93,9 @@ impl<T> Answer<T> {
     /// Waits on this thread. In an async task this blocks the executor's worker: await instead.
     #[inline]
     pub fn blocking(self) -> T {
-        match self.split() {
-            Ok(value) => value,
-            Err(future) => on_waiting_thread(|| wait_for(future)),
+        match self.0 {
+            State::Ready(value) => value.expect("an answer is taken once"),
+            State::Pending(future) => on_waiting_thread(|| wait_for(future)),
         }
     }
 }
@@ -164,10 +174,9 @@ impl<V: Verb> Future for Operation<V> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<V::Output> {
         if let Progress::Described(verb) = &mut self.0 {
-            let answer = verb.take().expect("polled after it was ready").start();
-            match answer.split() {
-                Ok(output) => return Poll::Ready(output),
-                Err(future) => self.0 = Progress::Started(Answer(State::Pending(future))),
+            match verb.take().expect("polled after it was ready").start().0 {
+                State::Ready(output) => return Poll::Ready(output.expect("an answer is taken once")),
+                pending => self.0 = Progress::Started(Answer(pending)),
             }
         }
         match &mut self.0 {

@@ -425,7 +425,7 @@ impl<M> Ledger<M> {
     ///
     /// # Errors
     /// [`Stale`], and the message stays where it is.
-    #[inline]
+    #[inline(always)]
     pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;

@@ -461,10 +461,19 @@ impl ByteMailbox for MemoryMailbox {
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         // What was stored is dropped after the lock is released.
         let mut gone: Vec<Stored> = Vec::with_capacity(receipts.len());
-        self.each(receipts, |ledger, now, receipt| {
-            gone.push(ledger.acknowledge(now, receipt_of(&receipt.handle)).map_err(expired(receipt))?);
-            Ok(())
-        })
+        let mut results = Batch::with_capacity(receipts.len());
+        self.store.act(|ledger, now| {
+            for receipt in &receipts {
+                match ledger.acknowledge(now, receipt_of(&receipt.handle)) {
+                    Ok(message) => {
+                        gone.push(message);
+                        results.push(Ok(()));
+                    }
+                    Err(Stale) => results.push(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
+                }
+            }
+        });
+        Answer::ready(results)
     }
 
     fn acknowledge_one(&self, receipt: &Receipt) -> Answer<Result<(), Error>> {
@@ -598,6 +607,10 @@ struct LongPoll {
 /// run a few times first.
 const LOOKS: u32 = 6;
 
+/// Between two looks: some tenths of a microsecond, in which a stream gathers. One that looks all the time keeps the sender from its
+/// memory.
+const PAUSES: u32 = 128;
+
 impl Future for LongPoll {
     type Output = Result<Vec<Delivery>, Error>;
 
@@ -607,6 +620,7 @@ impl Future for LongPoll {
         let clock = &store.clock;
         if this.looks > 0 {
             this.looks -= 1;
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
             let mut taken = Vec::new();
             store.act(|ledger, now| take(ledger, now, &this.request, &mut taken));
             if !taken.is_empty() {
