@@ -117,8 +117,8 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
     }
 
     /// [`acknowledge`](Self::acknowledge) of one delivery. Only for speed: it does nothing else.
-    fn acknowledge_one(&self, receipt: Receipt) -> Answer<Result<(), Error>> {
-        self.acknowledge(Batch::from_buf([receipt])).map(only)
+    fn acknowledge_one(&self, receipt: &Receipt) -> Answer<Result<(), Error>> {
+        self.acknowledge(Batch::from_buf([receipt.clone()])).map(only)
     }
 
     /// Removes all messages, leased ones too, but no dead letters. Their receipts are void. Answers how many.
@@ -197,6 +197,7 @@ pub struct Special {
 
 impl Outgoing {
     /// A plain message with a new id.
+    #[inline]
     pub fn new(body: Bytes, content_type: ContentType) -> Self {
         Outgoing { id: MessageId::new(), body, content_type, headers: None, delay: Duration::ZERO, special: None }
     }

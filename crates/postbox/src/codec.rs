@@ -86,6 +86,15 @@ pub trait Decode<T>: Codec {
     /// # Errors
     /// Whatever keeps the body from being a `T`.
     fn decode(body: &Bytes) -> Result<T, CodecError>;
+
+    /// Reads it from a body that nobody else needs. The same as [`decode`](Self::decode), for codecs that can keep the body.
+    ///
+    /// # Errors
+    /// As `decode`.
+    #[inline]
+    fn decode_owned(body: Bytes) -> Result<T, CodecError> {
+        Self::decode(&body)
+    }
 }
 
 thread_local! {
@@ -100,11 +109,44 @@ fn written(write: impl FnOnce(&mut Vec<u8>) -> Result<(), CodecError>) -> Result
     // Taken out: a value's own `Serialize` may encode another one.
     let mut buffer = BUFFER.take();
     buffer.clear();
-    let bytes = write(&mut buffer).map(|()| Bytes::copy_from_slice(&buffer));
+    let bytes = write(&mut buffer).map(|()| copied(&buffer));
     if buffer.capacity() <= LARGEST_KEPT {
         BUFFER.set(buffer);
     }
     bytes
+}
+
+/// A small body, in one piece of memory with its count of references. `Bytes` of a slice has two pieces as soon as it is shared, and
+/// what goes from thread to thread is best one.
+struct Small<const N: usize> {
+    length: usize,
+    bytes: [u8; N],
+}
+
+const LARGEST_SMALL: usize = 128;
+
+impl<const N: usize> Small<N> {
+    fn copied(body: &[u8]) -> Bytes {
+        let mut small = Small { length: body.len(), bytes: [0; N] };
+        small.bytes[..body.len()].copy_from_slice(body);
+        Bytes::from_owner(small)
+    }
+}
+
+impl<const N: usize> AsRef<[u8]> for Small<N> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+fn copied(body: &[u8]) -> Bytes {
+    match body.len() {
+        0 => Bytes::new(),
+        1..=32 => Small::<32>::copied(body),
+        33..=64 => Small::<64>::copied(body),
+        65..=LARGEST_SMALL => Small::<LARGEST_SMALL>::copied(body),
+        _ => Bytes::copy_from_slice(body),
+    }
 }
 
 /// JSON, by serde. The default.
@@ -164,8 +206,9 @@ impl Codec for Raw {
 }
 
 impl Encode<Bytes> for Raw {
+    #[inline]
     fn encode(value: &Bytes) -> Result<Bytes, CodecError> {
-        Ok(value.clone())
+        Ok(if value.len() <= LARGEST_SMALL { copied(value) } else { value.clone() })
     }
 }
 
@@ -173,7 +216,7 @@ macro_rules! raw_from_slice {
     ($($kind:ty),+) => {$(
         impl Encode<$kind> for Raw {
             fn encode(value: &$kind) -> Result<Bytes, CodecError> {
-                Ok(Bytes::copy_from_slice(value.as_ref()))
+                Ok(copied(value.as_ref()))
             }
         }
     )+};
@@ -187,8 +230,14 @@ impl Encode<()> for Raw {
 }
 
 impl Decode<Bytes> for Raw {
+    #[inline]
     fn decode(body: &Bytes) -> Result<Bytes, CodecError> {
         Ok(body.clone())
+    }
+
+    #[inline]
+    fn decode_owned(body: Bytes) -> Result<Bytes, CodecError> {
+        Ok(body)
     }
 }
 

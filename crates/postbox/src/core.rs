@@ -2,6 +2,7 @@
 //! counted, traced and told, in one place.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,17 @@ pub(crate) struct HandleOptions {
     pub(crate) dispatcher: Option<Dispatcher>,
 }
 
+/// A handle, shared by what comes of it: operations and messages. Each clone of a mailbox has one of its own, so that threads
+/// with a clone each count references in a line of memory of their own.
+#[derive(Clone)]
+#[repr(align(128))]
 pub(crate) struct Core {
+    pub(crate) closed: Cancellation,
+    shared: Arc<Shared>,
+}
+
+/// What all handles that were opened together have in common.
+pub(crate) struct Shared {
     pub(crate) bytes: Arc<dyn ByteMailbox>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -41,13 +52,11 @@ pub(crate) struct Core {
     pub(crate) resolver: Option<Arc<dyn MailboxResolver>>,
     pub(crate) replies: Option<Arc<dyn ReplyStore>>,
     pub(crate) max_deliveries: Option<u32>,
-    pub(crate) closed: Cancellation,
     pub(crate) dispatcher: Option<Dispatcher>,
     pub(crate) meters: Meters,
 }
 
 /// Handles of the metrics of one mailbox. Made once: whoever records metrics installs the recorder before it opens.
-#[derive(Clone)]
 pub(crate) struct Meters {
     pub(crate) sent: Counter,
     pub(crate) received: Counter,
@@ -78,6 +87,15 @@ impl Meters {
                 "postbox_queue_time_seconds", "backend" => backend, "mailbox" => mailbox.to_string()
             ),
         }
+    }
+}
+
+impl Deref for Core {
+    type Target = Shared;
+
+    #[inline]
+    fn deref(&self) -> &Shared {
+        &self.shared
     }
 }
 
@@ -147,36 +165,24 @@ impl Core {
         options: HandleOptions,
     ) -> Arc<Self> {
         let limits = backend.limits_of(&name);
-        Arc::new(Core {
+        let shared = Arc::new(Shared {
             clock: backend.clock(),
             limits: if options.portable_limits { limits.portable() } else { limits },
             replies: options.replies.or_else(|| backend.replies()),
             max_deliveries: options.settings.max_deliveries,
-            closed: Cancellation::new(),
             dispatcher: options.dispatcher,
             meters: Meters::new(backend.kind(), &name),
             resolver: options.resolver,
             bytes,
             backend,
             name,
-        })
+        });
+        Arc::new(Core { closed: Cancellation::new(), shared })
     }
 
     /// The same mailbox, closed apart.
     pub(crate) fn sibling(&self) -> Self {
-        Core {
-            bytes: Arc::clone(&self.bytes),
-            backend: Arc::clone(&self.backend),
-            clock: Arc::clone(&self.clock),
-            name: self.name.clone(),
-            limits: self.limits,
-            resolver: self.resolver.clone(),
-            replies: self.replies.clone(),
-            max_deliveries: self.max_deliveries,
-            closed: Cancellation::new(),
-            dispatcher: self.dispatcher.clone(),
-            meters: self.meters.clone(),
-        }
+        Core { closed: Cancellation::new(), shared: Arc::clone(&self.shared) }
     }
 
     pub(crate) fn unsupported(&self, operation: &'static str) -> Error {
@@ -203,6 +209,7 @@ impl Core {
         }
     }
 
+    #[cold]
     fn failed(&self, operation: &'static str, error: &Error) {
         let (backend, mailbox) = (self.backend.kind(), self.name.as_str());
         metrics::counter!(
@@ -219,7 +226,9 @@ impl Core {
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
         let _span = debug_span!("postbox.send", mailbox = %self.name, messages = messages.len()).entered();
-        self.then(self.bytes.send(messages), |core, results| results.iter().for_each(|result| core.sent(result)))
+        let mut answer = self.bytes.send(messages);
+        self.then(&mut answer, |core, results| results.iter().for_each(|result| core.sent(result)));
+        answer
     }
 
     #[inline]
@@ -228,9 +237,12 @@ impl Core {
             return Answer::ready(Err(error));
         }
         let _span = debug_span!("postbox.send", mailbox = %self.name, messages = 1).entered();
-        self.then(self.bytes.send_one(message), |core, result| core.sent(result))
+        let mut answer = self.bytes.send_one(message);
+        self.then(&mut answer, |core, result| core.sent(result));
+        answer
     }
 
+    #[inline]
     fn sent(&self, result: &Result<MessageId, Error>) {
         match result {
             Ok(id) => {
@@ -242,26 +254,22 @@ impl Core {
         }
     }
 
-    /// Looks at the answer of a verb when it is there. Nothing is cloned for one that is there at once.
-    fn then<T: 'static>(
+    /// Looks at the answer of a verb when it is there. Nothing is cloned, and nothing moved, for one that is there at once.
+    #[inline]
+    fn then<T: Send + 'static>(
         self: &Arc<Self>,
-        answer: Answer<T>,
+        answer: &mut Answer<T>,
         look: impl FnOnce(&Arc<Self>, &T) + Send + 'static,
-    ) -> Answer<T> {
-        match answer.split() {
-            Ok(value) => {
-                look(self, &value);
-                Answer::ready(value)
-            }
-            Err(future) => {
-                let core = Arc::clone(self);
-                Answer::from_future(async move {
-                    let value = future.await;
-                    look(&core, &value);
-                    value
-                })
-            }
+    ) {
+        if let Some(value) = answer.value() {
+            return look(self, value);
         }
+        let core = Arc::clone(self);
+        answer.later(|future| async move {
+            let value = future.await;
+            look(&core, &value);
+            value
+        });
     }
 
     /// Nothing when the handle is closed while it waits.
@@ -270,22 +278,22 @@ impl Core {
             return Answer::ready(Err(error));
         }
         let span = debug_span!("postbox.receive", mailbox = %self.name, max = request.max);
-        match span.in_scope(|| self.bytes.receive(request)).split() {
-            Ok(result) => {
-                self.received(&result);
-                Answer::ready(result)
-            }
-            Err(future) => {
+        let mut answer = span.in_scope(|| self.bytes.receive(request));
+        match answer.value() {
+            Some(result) => self.received(result),
+            None => {
                 let core = Arc::clone(self);
-                Answer::from_future(async move {
+                answer.later(|future| async move {
                     let result = unless(core.closed.cancelled(), future).await.unwrap_or_else(|| Ok(Vec::new()));
                     core.received(&result);
                     result
-                })
+                });
             }
         }
+        answer
     }
 
+    #[inline]
     fn received(&self, result: &Result<Vec<Delivery>, Error>) {
         match result {
             Ok(deliveries) if deliveries.is_empty() => {}
@@ -310,26 +318,30 @@ impl Core {
     pub(crate) fn acknowledge(self: &Arc<Self>, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         let about = self.about(&receipts, |receipt| receipt);
         let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = receipts.len()).entered();
-        self.then(self.bytes.acknowledge(receipts), move |core, results| {
+        let mut answer = self.bytes.acknowledge(receipts);
+        self.then(&mut answer, move |core, results| {
             core.finished("acknowledge", &core.meters.acknowledged, results, |at| {
                 if let Some(about) = &about {
                     core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: about[at].clone() });
                 }
             });
-        })
+        });
+        answer
     }
 
     #[inline]
-    pub(crate) fn acknowledge_one(self: &Arc<Self>, receipt: Receipt) -> Answer<Result<(), Error>> {
+    pub(crate) fn acknowledge_one(self: &Arc<Self>, receipt: &Receipt) -> Answer<Result<(), Error>> {
         let about = self.dispatcher.as_ref().map(|_| receipt.id.clone());
         let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = 1).entered();
-        self.then(self.bytes.acknowledge_one(receipt), move |core, result| {
+        let mut answer = self.bytes.acknowledge_one(receipt);
+        self.then(&mut answer, move |core, result| {
             core.finished("acknowledge", &core.meters.acknowledged, std::slice::from_ref(result), |_| {
                 if let Some(id) = &about {
                     core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: id.clone() });
                 }
             });
-        })
+        });
+        answer
     }
 
     pub(crate) fn set_visibility(
@@ -338,7 +350,8 @@ impl Core {
     ) -> Answer<Batch<Result<(), Error>>> {
         let about = self.about(&changes, |(receipt, _)| receipt);
         let what: Batch<Visibility> = changes.iter().map(|(_, visibility)| *visibility).collect();
-        self.then(self.bytes.set_visibility(changes), move |core, results| {
+        let mut answer = self.bytes.set_visibility(changes);
+        self.then(&mut answer, move |core, results| {
             for (at, visibility) in what.iter().enumerate() {
                 let one = &results[at..=at];
                 let (verb, meter) = match visibility {
@@ -354,19 +367,22 @@ impl Core {
                     });
                 });
             }
-        })
+        });
+        answer
     }
 
     pub(crate) fn dead_letter(self: &Arc<Self>, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
         let about: Batch<(MessageId, String)> =
             letters.iter().map(|(receipt, reason)| (receipt.id.clone(), reason.clone())).collect();
-        self.then(self.bytes.dead_letter(letters), move |core, results| {
+        let mut answer = self.bytes.dead_letter(letters);
+        self.then(&mut answer, move |core, results| {
             core.finished("dead_letter", &core.meters.dead_lettered, results, |at| {
                 let (id, reason) = about[at].clone();
                 warn!(mailbox = %core.name, %id, reason, "moved to the dead letters");
                 core.tell(|mailbox| MailboxEvent::DeadLettered { mailbox, id, reason });
             });
-        })
+        });
+        answer
     }
 
     /// The ids of what an act is about, if anybody is told of them.
@@ -374,6 +390,7 @@ impl Core {
         self.dispatcher.as_ref().map(|_| entries.iter().map(|entry| receipt(entry).id.clone()).collect())
     }
 
+    #[inline]
     fn finished(
         &self,
         operation: &'static str,

@@ -70,11 +70,11 @@ thread_local! {
 
 impl MessageId {
     /// A new one.
+    #[inline]
     pub fn new() -> Self {
-        QUICK
-            .with_borrow_mut(|random| uuid::Builder::from_random_bytes(random.random::<u128>().to_ne_bytes()))
-            .into_uuid()
-            .into()
+        let [high, low] = QUICK.with_borrow_mut(|random| [random.random::<u64>(), random.random()]);
+        // Version 4, variant 1: the bits that say "random".
+        MessageId(Repr::Uuid([high & !0xf000 | 0x4000, low >> 2 | 1 << 63]))
     }
 }
 

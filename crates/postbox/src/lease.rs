@@ -55,7 +55,7 @@ impl Verb for Finish {
         let Finish { core, receipt, act } = self;
         match act {
             Act::Acknowledge { expects_reply: true } => Answer::ready(Err(Error::ReplyExpected { id: receipt.id })),
-            Act::Acknowledge { expects_reply: false } => core.acknowledge_one(receipt),
+            Act::Acknowledge { expects_reply: false } => core.acknowledge_one(&receipt),
             Act::Extend(by) => match check_duration("visibility_timeout", by, core.limits.max_visibility) {
                 Ok(()) => core.set_visibility(Batch::from_buf([(receipt, Visibility::Extend(by))])).map(only),
                 Err(error) => Answer::ready(Err(error)),
@@ -149,7 +149,7 @@ impl Verb for SendReply {
                     Ok(Resolved::Refused(state)) => Some(refusal(id.clone(), state)),
                 };
                 let (about, teller) = (receipt.id.clone(), Arc::clone(&core));
-                core.acknowledge_one(receipt).map(move |acknowledged| match refused {
+                core.acknowledge_one(&receipt).map(move |acknowledged| match refused {
                     Some(error) => acknowledged.and(Err(error)),
                     None => {
                         teller.meters.replied.increment(1);

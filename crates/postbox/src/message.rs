@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Delivery, Receipt};
+use crate::backend::{Headers, Receipt};
+use crate::clock::Moment;
 use crate::codec::{Encode, Json};
 use crate::core::Core;
 use crate::id::{MessageId, ReceiptHandle, ReplyId};
@@ -79,8 +80,17 @@ pub struct Lease<R = (), C = Json> {
 }
 
 impl<T, R, C> Message<T, R, C> {
-    pub(crate) fn new(core: Arc<Core>, delivery: Delivery, body: T) -> Self {
-        let (reply_to, reply, attributes) = match delivery.headers {
+    #[inline(always)]
+    pub(crate) fn new(
+        core: Arc<Core>,
+        id: MessageId,
+        body: T,
+        headers: Option<Arc<Headers>>,
+        receipt_handle: ReceiptHandle,
+        delivery_count: u32,
+        enqueued_at: Moment,
+    ) -> Self {
+        let (reply_to, reply, attributes) = match headers {
             None => (None, None, BTreeMap::new()),
             Some(headers) => match Arc::try_unwrap(headers) {
                 Ok(headers) => (headers.reply_to, headers.reply, headers.attributes),
@@ -88,12 +98,12 @@ impl<T, R, C> Message<T, R, C> {
             },
         };
         Message {
-            id: delivery.id,
+            id,
             body,
-            delivery_count: delivery.delivery_count,
-            enqueued_at: delivery.enqueued_at.into(),
+            delivery_count,
+            enqueued_at: enqueued_at.into(),
             attributes,
-            receipt_handle: delivery.receipt_handle,
+            receipt_handle,
             reply_to,
             reply,
             core,

@@ -28,6 +28,7 @@ impl<T> Unpin for Answer<T> {}
 
 impl<T> Answer<T> {
     /// An answer that is there.
+    #[inline]
     pub const fn ready(value: T) -> Self {
         Answer(State::Ready(Some(value)))
     }
@@ -38,6 +39,7 @@ impl<T> Answer<T> {
     }
 
     /// Changes the answer when it is there.
+    #[inline]
     pub fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
     where
         T: 'static,
@@ -60,7 +62,27 @@ impl<T> Answer<T> {
         }
     }
 
+    /// The value, if it is there.
+    #[inline]
+    pub(crate) const fn value(&self) -> Option<&T> {
+        match &self.0 {
+            State::Ready(value) => value.as_ref(),
+            State::Pending(_) => None,
+        }
+    }
+
+    /// Puts another future in the place of one that is to come.
+    pub(crate) fn later<F>(&mut self, next: impl FnOnce(Pin<Box<dyn Future<Output = T> + Send>>) -> F)
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        if let State::Pending(future) = std::mem::replace(&mut self.0, State::Ready(None)) {
+            *self = Answer::from_future(next(future));
+        }
+    }
+
     /// The answer if it is there already; otherwise the future.
+    #[inline]
     pub(crate) fn split(self) -> Result<T, Pin<Box<dyn Future<Output = T> + Send>>> {
         match self.0 {
             State::Ready(value) => Ok(value.expect("an answer is taken once")),
@@ -69,10 +91,11 @@ impl<T> Answer<T> {
     }
 
     /// Waits on this thread. In an async task this blocks the executor's worker: await instead.
+    #[inline]
     pub fn blocking(self) -> T {
-        match self.split() {
-            Ok(value) => value,
-            Err(future) => on_waiting_thread(|| wait_for(future)),
+        match self.0 {
+            State::Ready(value) => value.expect("an answer is taken once"),
+            State::Pending(future) => on_waiting_thread(|| wait_for(future)),
         }
     }
 }
@@ -98,6 +121,7 @@ pub(crate) fn thread_waits() -> bool {
     WAITS.get()
 }
 
+#[inline]
 pub(crate) fn on_waiting_thread<T>(act: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -147,12 +171,12 @@ impl<V: Verb> Operation<V> {
 impl<V: Verb> Future for Operation<V> {
     type Output = V::Output;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<V::Output> {
         if let Progress::Described(verb) = &mut self.0 {
-            let answer = verb.take().expect("polled after it was ready").start();
-            match answer.split() {
-                Ok(output) => return Poll::Ready(output),
-                Err(future) => self.0 = Progress::Started(Answer(State::Pending(future))),
+            match verb.take().expect("polled after it was ready").start().0 {
+                State::Ready(output) => return Poll::Ready(output.expect("an answer is taken once")),
+                pending => self.0 = Progress::Started(Answer(pending)),
             }
         }
         match &mut self.0 {

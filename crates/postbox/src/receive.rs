@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_core::Stream;
 use rand::RngExt as _;
 use tracing::warn;
 
 use crate::backend::{Batch, Delivery, Receipt, Receive, Visibility};
 use crate::clock::Sleep;
-use crate::codec::Decode;
+use crate::codec::{CodecError, ContentType, Decode};
 use crate::core::{Core, check_duration};
 use crate::dispatcher::MailboxEvent;
 use crate::error::Error;
@@ -87,10 +88,11 @@ where
         }
         let core = self.core;
         match core.receive(self.request).split() {
-            Ok(result) => Answer::ready(result.and_then(|deliveries| decode_all(&core, deliveries))),
+            Ok(Ok(deliveries)) => Answer::ready(decode_all(core, deliveries)),
+            Ok(Err(error)) => Answer::ready(Err(error)),
             Err(future) => Answer::from_future(async move {
                 // Decoded once the future is done, so that no message waits in it between two polls.
-                future.await.and_then(|deliveries| decode_all(&core, deliveries))
+                future.await.and_then(|deliveries| decode_all(core, deliveries))
             }),
         }
     }
@@ -98,15 +100,20 @@ where
 
 awaitable!(ReceiveMessages<T, R, C> where T: Send + 'static, R: 'static, C: Decode<T>);
 
-fn decode_all<T, R, C: Decode<T>>(core: &Arc<Core>, deliveries: Vec<Delivery>) -> Result<Vec<Message<T, R, C>>, Error> {
+fn decode_all<T, R, C: Decode<T>>(core: Arc<Core>, deliveries: Vec<Delivery>) -> Result<Vec<Message<T, R, C>>, Error> {
     let mut messages = Vec::with_capacity(deliveries.len());
     let mut bad = None;
     for delivery in deliveries {
-        match decode::<T, C>(&delivery) {
-            Ok(body) => messages.push(Message::new(Arc::clone(core), delivery, body)),
+        // In parts, so that the whole is not moved.
+        let Delivery { id, body, content_type, headers, receipt_handle, delivery_count, enqueued_at, .. } = delivery;
+        match decode::<T, C>(body, &content_type) {
+            Ok(body) => {
+                let core = Arc::clone(&core);
+                messages.push(Message::new(core, id, body, headers, receipt_handle, delivery_count, enqueued_at));
+            }
             Err(reason) => {
-                let error = Error::decoding(&delivery.id, &reason);
-                undecodable(core, delivery, reason);
+                let error = Error::decoding(&id, &reason);
+                undecodable(&core, Receipt { id, handle: receipt_handle }, delivery_count, reason);
                 bad = bad.or(Some(error));
             }
         }
@@ -118,25 +125,25 @@ fn decode_all<T, R, C: Decode<T>>(core: &Arc<Core>, deliveries: Vec<Delivery>) -
 }
 
 /// A decoder that panics is no better than one that fails.
-fn decode<T, C: Decode<T>>(delivery: &Delivery) -> Result<T, String> {
-    if !C::reads(&delivery.content_type) {
-        let (found, expected) = (&delivery.content_type, C::CONTENT_TYPE);
-        return Err(format!("it is {found}, and this mailbox reads {expected}"));
+#[inline]
+fn decode<T, C: Decode<T>>(body: Bytes, content_type: &ContentType) -> Result<T, String> {
+    if !C::reads(content_type) {
+        return Err(format!("it is {content_type}, and this mailbox reads {}", C::CONTENT_TYPE));
     }
-    match catch_unwind(AssertUnwindSafe(|| C::decode(&delivery.body))) {
-        Ok(decoded) => decoded.map_err(Into::into),
-        Err(_) => Err("the decoder panicked".into()),
-    }
+    let mut decoded = None;
+    let _ = catch_unwind(AssertUnwindSafe(|| decoded = Some(C::decode_owned(body))));
+    decoded.unwrap_or(Err(CodecError::Borrowed("the decoder panicked"))).map_err(Into::into)
 }
 
 /// It stays leased and comes back when its time is up, until its deliveries are spent.
-fn undecodable(core: &Arc<Core>, delivery: Delivery, reason: String) {
-    let Delivery { id, delivery_count, receipt_handle: handle, .. } = delivery;
+#[cold]
+fn undecodable(core: &Arc<Core>, receipt: Receipt, delivery_count: u32, reason: String) {
+    let id = &receipt.id;
     core.meters.undecodable.increment(1);
     warn!(mailbox = %core.name, %id, delivery_count, reason, "undecodable");
     core.tell(|mailbox| MailboxEvent::Undecodable { mailbox, id: id.clone(), delivery_count, reason: reason.clone() });
     if delivery_count >= core.max_deliveries.unwrap_or(UNDECODABLE_DELIVERIES) {
-        in_background(core.dead_letter(Batch::from_buf([(Receipt { id, handle }, reason)])));
+        in_background(core.dead_letter(Batch::from_buf([(receipt, reason)])));
     }
 }
 

@@ -44,8 +44,24 @@ impl Draft {
         self.extras.get_or_insert_default()
     }
 
-    /// The message, if all of it is allowed.
-    fn checked(mut self, core: &Core) -> Result<Outgoing, Error> {
+    /// The message, if all of it is allowed. A plain one is made where it is needed, without a call.
+    #[inline(always)]
+    fn checked(self, core: &Core) -> Result<Outgoing, Error> {
+        let Draft { body, content_type, delay, extras } = self;
+        match body {
+            Ok(body)
+                if extras.is_none()
+                    && delay.is_zero()
+                    && core.limits.max_message_size.is_none_or(|most| body.len() <= most)
+                    && !TraceContext::is_set() =>
+            {
+                Ok(Outgoing::new(body, content_type))
+            }
+            body => Draft { body, content_type, delay, extras }.all_checked(core),
+        }
+    }
+
+    fn all_checked(mut self, core: &Core) -> Result<Outgoing, Error> {
         let limits = &core.limits;
         check_duration("delay", self.delay, limits.max_delay)?;
         if let Some(context) = TraceContext::current() {

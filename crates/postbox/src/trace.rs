@@ -81,6 +81,12 @@ impl TraceContext {
         CURRENT.with_borrow(|current| current.as_ref().map(|current| current.context))
     }
 
+    /// Whether there is a current context.
+    #[inline]
+    pub(crate) fn is_set() -> bool {
+        CURRENT.with_borrow(Option::is_some)
+    }
+
     /// What vendors wrote beside the current context.
     pub(crate) fn current_state() -> Option<String> {
         CURRENT.with_borrow(|current| current.as_ref()?.state.as_deref().map(Into::into))

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use body::{BATCH, Body, Job, Order, Plain, Written};
+use body::{BATCH, Body, Job, MailboxOf, Order, Plain, Written};
 use queue::{Floor, Omniqueue, Postbox, Queue, WAIT, mailbox};
 use tokio::runtime::{Builder, Runtime};
 
@@ -226,8 +226,10 @@ fn threads<B: Body>(each: usize) -> Contender<'static> {
         let progress = Progress::new(operations, each);
         let start = Instant::now();
         let sums: Vec<_> = thread::scope(|scope| {
+            let progress = &*progress;
             for _ in 0..each {
-                scope.spawn(|| {
+                let mailbox = mailbox.clone();
+                scope.spawn(move || {
                     let mut body = B::new();
                     for number in progress.numbers() {
                         while progress.is_ahead(number) {
@@ -237,7 +239,7 @@ fn threads<B: Body>(each: usize) -> Contender<'static> {
                     }
                 });
             }
-            let receive = || {
+            let receive = |mailbox: MailboxOf<B>| {
                 let mut sum = 0;
                 loop {
                     let messages = mailbox.receive().max_messages(BATCH).wait_time(WAIT).blocking().expect("received");
@@ -256,7 +258,12 @@ fn threads<B: Body>(each: usize) -> Contender<'static> {
                     }
                 }
             };
-            let receiving: Vec<_> = (0..each).map(|_| scope.spawn(receive)).collect();
+            let receiving: Vec<_> = (0..each)
+                .map(|_| {
+                    let mailbox = mailbox.clone();
+                    scope.spawn(move || receive(mailbox))
+                })
+                .collect();
             receiving.into_iter().map(|thread| thread.join().expect("a receiver")).collect()
         });
         let took = start.elapsed();

@@ -182,7 +182,7 @@ enum State {
     Delayed,
     /// In the heap, given back with a delay.
     Returning,
-    /// In the heap, until its lease ends.
+    /// In the line of leases or in the heap, until its lease ends.
     Leased,
     /// In none of these, on its way from one to another.
     Loose,
@@ -195,9 +195,12 @@ struct Slot<M> {
     sent_at: u64,
     /// The number of the current delivery.
     number: u64,
+    /// When the lease ends, while it is in the line of leases.
+    until: u64,
     deliveries: u32,
-    /// Where in the heap, while delayed, returning or leased.
+    /// Where in the heap, if it is there.
     place: u32,
+    /// Its neighbours in the list of what can be delivered, or in the line of leases.
     prev: u32,
     next: u32,
     state: State,
@@ -229,6 +232,7 @@ impl<M> Slot<M> {
             id: halves(id),
             sent_at,
             number: 0,
+            until: 0,
             deliveries: 0,
             place: NONE,
             prev: NONE,
@@ -273,12 +277,16 @@ type Expiry = (u64, u64, u32);
 pub struct Ledger<M> {
     options: LedgerOptions,
     slots: Slab<Slot<M>>,
-    head: u32,
-    tail: u32,
-    /// How many are in the list between head and tail.
+    /// What can be delivered, in order.
+    ready: List,
+    /// Leases in the order in which they were given, as long as each ends no earlier than the one before it: mostly all of
+    /// them. They come and go in constant time.
+    line: List,
+    /// How many are ready.
     deliverable: usize,
     /// How many ever became deliverable.
     surfaced: u64,
+    /// Delays, and leases that are not in the line.
     due: DueHeap,
     leased: usize,
     delayed: usize,
@@ -292,6 +300,8 @@ pub struct Ledger<M> {
     forgotten_at: BTreeSet<(u64, Arc<str>)>,
     dead: VecDeque<Dead<M>>,
     now: u64,
+    /// Nothing happens by itself before this moment.
+    quiet_until: u64,
     /// Numbers deliveries and orders what is due at the same moment.
     counter: u64,
     expired: u64,
@@ -305,8 +315,8 @@ impl<M> Ledger<M> {
         Ledger {
             options,
             slots: Slab::new(),
-            head: NONE,
-            tail: NONE,
+            ready: List::new(),
+            line: List::new(),
             deliverable: 0,
             surfaced: 0,
             due: DueHeap::new(),
@@ -319,6 +329,7 @@ impl<M> Ledger<M> {
             forgotten_at: BTreeSet::new(),
             dead: VecDeque::new(),
             now: 0,
+            quiet_until: u64::MAX,
             counter: 0,
             expired: 0,
             discarded: Vec::new(),
@@ -360,6 +371,7 @@ impl<M> Ledger<M> {
             let id: Arc<str> = id.into();
             let until = now.saturating_add(self.options.deduplication_window);
             self.forgotten_at.insert((until, Arc::clone(&id)));
+            self.quiet_until = self.quiet_until.min(until);
             self.remembered.insert(id, (posting.id, until));
         }
         let extras = (posting.group.is_some() || posting.expires_at.is_some()).then(|| {
@@ -388,21 +400,21 @@ impl<M> Ledger<M> {
     }
 
     /// Leases up to `max` messages until `until`, and shows each to `take`, in order.
+    #[inline]
     pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
         let now = self.advance(now);
+        // Not before now: what ends at once ends with the next call, not within this one.
+        let until = until.max(now);
         let mut taken = 0;
-        while taken < max && self.head != NONE {
-            let slot = self.head;
+        while taken < max && self.ready.head != NONE {
+            let slot = self.ready.head;
             self.unlink(slot);
             if let Some(expiry) = self.slot(slot).expiry(slot) {
                 self.expiring.remove(&expiry);
             }
             self.leased += 1;
-            // Not before now: what ends at once ends with the next call, not within this one.
-            let number = self.put_off(slot, until.max(now), State::Leased);
-            let held = self.slot_mut(slot);
-            held.deliveries += 1;
-            held.number = number;
+            let number = self.lease(slot, until);
+            let held = self.slot(slot);
             take(held.show(Receipt { slot, number }));
             taken += 1;
         }
@@ -413,10 +425,15 @@ impl<M> Ledger<M> {
     ///
     /// # Errors
     /// [`Stale`], and the message stays where it is.
+    #[inline(always)]
     pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
-        Ok(self.remove(slot).message)
+        if self.slot(slot).extras.is_some() {
+            return Ok(self.remove(slot).message);
+        }
+        self.take_from_due(slot);
+        Ok(self.slots.remove(slot).expect("a linked slot is in use").message)
     }
 
     /// Ends a lease; the message is visible again at `at`.
@@ -426,7 +443,7 @@ impl<M> Ledger<M> {
     pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), Stale> {
         let now = self.advance(now);
         let slot = self.leased(receipt)?;
-        self.take_from_heap(slot);
+        self.take_from_due(slot);
         if at > now {
             self.delayed += 1;
             self.put_off(slot, at, State::Returning);
@@ -444,8 +461,8 @@ impl<M> Ledger<M> {
     pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
-        if self.due.get(self.slot(slot).place).at < until {
-            self.take_from_heap(slot);
+        if self.due_at(slot) < until {
+            self.take_from_due(slot);
             self.leased += 1;
             self.put_off(slot, until, State::Leased);
         }
@@ -479,7 +496,7 @@ impl<M> Ledger<M> {
         self.groups.clear();
         self.expiring.clear();
         self.cancellable.clear();
-        (self.head, self.tail) = (NONE, NONE);
+        (self.ready, self.line) = (List::new(), List::new());
         (self.deliverable, self.leased, self.delayed) = (0, 0, 0);
         (gone, slots)
     }
@@ -525,7 +542,7 @@ impl<M> Ledger<M> {
     /// When the next message may become deliverable by itself: a lease or a delay ends, or a message at the head of its
     /// group expires.
     pub fn next_due(&self) -> Option<u64> {
-        let due = self.due.first().map(|due| due.at);
+        let due = self.first_due().map(|due| due.at);
         let expiry = self.expiring.first().map(|expiry| expiry.0);
         due.into_iter().chain(expiry).min()
     }
@@ -548,7 +565,7 @@ impl<M> Ledger<M> {
     /// Shows up to `max` messages that are ready, in the order of delivery, and delivers none.
     pub fn peek(&mut self, now: u64, max: usize, mut show: impl FnMut(Held<'_, M>)) {
         self.advance(now);
-        let mut slot = self.head;
+        let mut slot = self.ready.head;
         for _ in 0..max {
             let Some(held) = self.slots.get(slot) else { break };
             show(held.show(Receipt { slot: NONE, number: 0 }));
@@ -592,13 +609,22 @@ impl<M> Ledger<M> {
     }
 
     /// Does what is due at `now`.
+    #[inline]
     pub fn advance(&mut self, now: u64) -> u64 {
         self.now = self.now.max(now);
-        while let Some(due) = self.due.first()
+        if self.quiet_until <= self.now {
+            self.catch_up();
+        }
+        self.now
+    }
+
+    #[cold]
+    fn catch_up(&mut self) {
+        while let Some(due) = self.first_due()
             && due.at <= self.now
         {
             let first_time = self.slot(due.slot).state == State::Delayed;
-            self.take_from_heap(due.slot);
+            self.take_from_due(due.slot);
             if first_time {
                 self.join(due.slot);
             } else {
@@ -619,13 +645,15 @@ impl<M> Ledger<M> {
                 self.remembered.remove(&id);
             }
         }
-        self.now
+        self.quiet_until = self.next_change().unwrap_or(u64::MAX);
     }
 
+    #[inline]
     fn slot(&self, slot: u32) -> &Slot<M> {
         self.slots.get(slot).expect("a linked slot is in use")
     }
 
+    #[inline]
     fn slot_mut(&mut self, slot: u32) -> &mut Slot<M> {
         self.slots.get_mut(slot).expect("a linked slot is in use")
     }
@@ -637,8 +665,47 @@ impl<M> Ledger<M> {
         }
     }
 
+    /// What is due first of all: in the line of leases, or in the heap.
+    fn first_due(&self) -> Option<Due> {
+        let line = self.slots.get(self.line.head).map(|first| Due {
+            at: first.until,
+            order: first.number,
+            slot: self.line.head,
+        });
+        line.into_iter().chain(self.due.first()).min()
+    }
+
+    /// When a delay or a lease ends.
+    fn due_at(&self, slot: u32) -> u64 {
+        match self.slot(slot) {
+            Slot { place: NONE, until, .. } => *until,
+            Slot { place, .. } => self.due.get(*place).at,
+        }
+    }
+
+    /// Delivers a slot: it is leased until then. Returns the number of the delivery.
+    fn lease(&mut self, slot: u32, until: u64) -> u64 {
+        let is_in_order = self.slots.get(self.line.tail).is_none_or(|last| last.until <= until);
+        let number = match is_in_order {
+            true => {
+                self.quiet_until = self.quiet_until.min(until);
+                self.counter += 1;
+                self.line.push(&mut self.slots, slot);
+                self.counter
+            }
+            false => self.put_off(slot, until, State::Leased),
+        };
+        let held = self.slot_mut(slot);
+        held.state = State::Leased;
+        held.until = until;
+        held.number = number;
+        held.deliveries += 1;
+        number
+    }
+
     /// Puts a slot into the heap. Returns the number that was used up for it.
     fn put_off(&mut self, slot: u32, at: u64, state: State) -> u64 {
+        self.quiet_until = self.quiet_until.min(at);
         self.counter += 1;
         let order = self.counter;
         self.slot_mut(slot).state = state;
@@ -651,20 +718,25 @@ impl<M> Ledger<M> {
         order
     }
 
-    fn take_from_heap(&mut self, slot: u32) {
-        let Slot { place, state, id, .. } = *self.slot(slot);
+    /// Takes a slot out of the line of leases, or out of the heap.
+    fn take_from_due(&mut self, slot: u32) {
+        let held = self.slot_mut(slot);
+        let (place, state) = (held.place, core::mem::replace(&mut held.state, State::Loose));
         match state {
             State::Leased => self.leased -= 1,
             State::Delayed => {
                 self.delayed -= 1;
-                if self.cancellable.get(&whole(id)) == Some(&slot) {
-                    self.cancellable.remove(&whole(id));
+                let id = whole(self.slot(slot).id);
+                if self.cancellable.get(&id) == Some(&slot) {
+                    self.cancellable.remove(&id);
                 }
             }
             _ => self.delayed -= 1,
         }
-        self.slot_mut(slot).state = State::Loose;
         let Ledger { due, slots, .. } = self;
+        if place == NONE {
+            return self.line.remove(slots, slot);
+        }
         due.remove(place, |slot, place| {
             if let Some(slot) = slots.get_mut(slot) {
                 slot.place = place;
@@ -690,15 +762,8 @@ impl<M> Ledger<M> {
         if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
             return self.bury(slot, Cow::Borrowed(DELIVERIES_SPENT));
         }
-        let tail = self.tail;
-        let new = self.slot_mut(slot);
-        new.state = State::Ready;
-        (new.prev, new.next) = (tail, NONE);
-        match tail {
-            NONE => self.head = slot,
-            tail => self.slot_mut(tail).next = slot,
-        }
-        self.tail = slot;
+        self.slot_mut(slot).state = State::Ready;
+        self.ready.push(&mut self.slots, slot);
         self.deliverable += 1;
         self.surfaced += 1;
         self.watch_expiry(slot);
@@ -706,20 +771,14 @@ impl<M> Ledger<M> {
 
     fn watch_expiry(&mut self, slot: u32) {
         if let Some(expiry) = self.slot(slot).expiry(slot) {
+            self.quiet_until = self.quiet_until.min(expiry.0);
             self.expiring.insert(expiry);
         }
     }
 
+    /// Takes a slot out of what can be delivered.
     fn unlink(&mut self, slot: u32) {
-        let Slot { prev, next, .. } = *self.slot(slot);
-        match prev {
-            NONE => self.head = next,
-            prev => self.slot_mut(prev).next = next,
-        }
-        match next {
-            NONE => self.tail = prev,
-            next => self.slot_mut(next).prev = prev,
-        }
+        self.ready.remove(&mut self.slots, slot);
         self.slot_mut(slot).state = State::Loose;
         self.deliverable -= 1;
     }
@@ -730,7 +789,7 @@ impl<M> Ledger<M> {
         match state {
             State::Ready => self.unlink(slot),
             State::Behind | State::Loose => {}
-            State::Delayed | State::Returning | State::Leased => self.take_from_heap(slot),
+            State::Delayed | State::Returning | State::Leased => self.take_from_due(slot),
         }
         let gone = self.slots.remove(slot).expect("a linked slot is in use");
         if let Some(extras) = &gone.extras {
@@ -784,5 +843,43 @@ impl<M> Ledger<M> {
 impl<M> Slot<M> {
     fn show(&self, receipt: Receipt) -> Held<'_, M> {
         Held { id: whole(self.id), message: &self.message, receipt, deliveries: self.deliveries, sent_at: self.sent_at }
+    }
+}
+
+/// A list through slots.
+#[derive(Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    const fn new() -> Self {
+        List { head: NONE, tail: NONE }
+    }
+
+    /// Puts a slot at the end.
+    fn push<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
+        let tail = core::mem::replace(&mut self.tail, slot);
+        if let Some(new) = slots.get_mut(slot) {
+            (new.prev, new.next) = (tail, NONE);
+        }
+        match slots.get_mut(tail) {
+            Some(last) => last.next = slot,
+            None => self.head = slot,
+        }
+    }
+
+    /// Takes a slot out.
+    fn remove<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
+        let Some(&Slot { prev, next, .. }) = slots.get(slot) else { return };
+        match slots.get_mut(prev) {
+            Some(before) => before.next = next,
+            None => self.head = next,
+        }
+        match slots.get_mut(next) {
+            Some(behind) => behind.prev = prev,
+            None => self.tail = prev,
+        }
     }
 }

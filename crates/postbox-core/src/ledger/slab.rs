@@ -1,5 +1,6 @@
 //! Places for values, used again, in chunks: growing moves nothing, and an empty slab keeps one chunk.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const CHUNK: usize = 64;
@@ -11,9 +12,12 @@ enum Place<T> {
     Used(T),
 }
 
+/// As arrays, so that a place is found with one check of bounds.
+type Chunk<T> = Box<[Place<T>; CHUNK]>;
+
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    chunks: Vec<Vec<Place<T>>>,
+    chunks: Vec<Chunk<T>>,
     free: u32,
     len: usize,
 }
@@ -27,63 +31,82 @@ impl<T> Slab<T> {
         self.len
     }
 
+    #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        self.len += 1;
-        let index = self.free;
-        if index == NONE {
-            return self.append(value);
+        if self.free == NONE {
+            self.grow();
         }
+        let index = self.free;
         let place = &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK];
-        if let Place::Free { next } = *place {
+        // Exchanged, not assigned: there is nothing to drop, and so the value is written where it stays.
+        if let Place::Free { next } = core::mem::replace(place, Place::Used(value)) {
             self.free = next;
         }
-        *place = Place::Used(value);
+        self.len += 1;
         index
     }
 
-    fn append(&mut self, value: T) -> u32 {
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-        }
-        let number = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[number];
-        let index = u32::try_from(number * CHUNK + chunk.len()).ok().filter(|&index| index != NONE);
-        chunk.push(Place::Used(value));
-        index.expect("fewer than 2^32 - 1 messages are in one mailbox")
+    /// Adds a chunk of free places.
+    #[cold]
+    fn grow(&mut self) {
+        let first = self.chunks.len() * CHUNK;
+        assert!(first + CHUNK <= NONE as usize, "fewer than 2^32 - 64 messages are in one mailbox");
+        self.chunks.push(Self::chunk(first as u32));
+        self.free = first as u32;
+    }
+
+    fn chunk(first: u32) -> Chunk<T> {
+        let end = first + CHUNK as u32;
+        let places: Box<[Place<T>]> =
+            (first + 1..=end).map(|next| Place::Free { next: if next == end { NONE } else { next } }).collect();
+        places.try_into().unwrap_or_else(|_| unreachable!("a chunk has as many places as a chunk"))
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&T> {
-        match self.chunks.get(index as usize / CHUNK)?.get(index as usize % CHUNK)? {
-            Place::Used(value) => Some(value),
+        match self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK] {
+            Place::Used(ref value) => Some(value),
             Place::Free { .. } => None,
         }
     }
 
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        match self.chunks.get_mut(index as usize / CHUNK)?.get_mut(index as usize % CHUNK)? {
+        match &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK] {
             Place::Used(value) => Some(value),
             Place::Free { .. } => None,
         }
     }
 
+    #[inline(always)]
     pub(super) fn remove(&mut self, index: u32) -> Option<T> {
-        let place = self.chunks.get_mut(index as usize / CHUNK)?.get_mut(index as usize % CHUNK)?;
+        if self.len == 1 && self.chunks.len() > 1 {
+            return self.remove_last(index);
+        }
+        self.take(index)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, index: u32) -> Option<T> {
+        let place = &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK];
         if matches!(place, Place::Free { .. }) {
             return None;
         }
         let Place::Used(value) = core::mem::replace(place, Place::Free { next: self.free }) else { return None };
         self.free = index;
         self.len -= 1;
-        if self.len == 0 && self.chunks.len() > 1 {
-            self.chunks.truncate(1);
-            self.chunks[0].clear();
-            self.free = NONE;
-        }
+        Some(value)
+    }
+
+    #[cold]
+    fn remove_last(&mut self, index: u32) -> Option<T> {
+        let value = self.take(index)?;
+        self.chunks.truncate(1);
+        self.chunks[0] = Self::chunk(0);
+        self.free = 0;
         Some(value)
     }
 
     /// Takes everything out.
-    pub(super) fn clear(&mut self) -> Vec<Vec<impl Sized + use<T>>> {
+    pub(super) fn clear(&mut self) -> Vec<impl Sized + use<T>> {
         self.free = NONE;
         self.len = 0;
         core::mem::take(&mut self.chunks)

@@ -174,6 +174,7 @@ impl Store {
     }
 
     /// Does something to the ledger, and wakes who has something to get because of it.
+    #[inline]
     fn act<R>(self: &Arc<Self>, act: impl FnOnce(&mut Ledger<Stored>, u64) -> R) -> R {
         let mut state = self.lock();
         let before = state.ledger.surfaced();
@@ -354,6 +355,7 @@ fn expired(receipt: Receipt) -> impl FnOnce(Stale) -> Error {
     move |Stale| Error::ReceiptHandleExpired { id: receipt.id }
 }
 
+#[inline(always)]
 fn delivery(held: Held<'_, Stored>, now: u64) -> Delivery {
     Delivery {
         id: MessageId::from_u128(held.id),
@@ -433,12 +435,15 @@ impl ByteMailbox for MemoryMailbox {
             }
         }
         let mut refused = None;
-        Answer::ready(self.store.act(|ledger, now| store_one(ledger, now, &self.store.name, message, &mut refused)))
+        let mut result = None;
+        self.store.act(|ledger, now| result = Some(store_one(ledger, now, &self.store.name, message, &mut refused)));
+        Answer::ready(result.expect("it was stored or refused"))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         self.store.consumed();
-        let deliveries = self.store.act(|ledger, now| take(ledger, now, &request));
+        let mut deliveries = Vec::new();
+        self.store.act(|ledger, now| take(ledger, now, &request, &mut deliveries));
         if !deliveries.is_empty() || request.wait.is_zero() {
             return Answer::ready(Ok(deliveries));
         }
@@ -456,15 +461,30 @@ impl ByteMailbox for MemoryMailbox {
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         // What was stored is dropped after the lock is released.
         let mut gone: Vec<Stored> = Vec::with_capacity(receipts.len());
-        self.each(receipts, |ledger, now, receipt| {
-            gone.push(ledger.acknowledge(now, receipt_of(&receipt.handle)).map_err(expired(receipt))?);
-            Ok(())
-        })
+        let mut results = Batch::with_capacity(receipts.len());
+        self.store.act(|ledger, now| {
+            for receipt in &receipts {
+                match ledger.acknowledge(now, receipt_of(&receipt.handle)) {
+                    Ok(message) => {
+                        gone.push(message);
+                        results.push(Ok(()));
+                    }
+                    Err(Stale) => results.push(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
+                }
+            }
+        });
+        Answer::ready(results)
     }
 
-    fn acknowledge_one(&self, receipt: Receipt) -> Answer<Result<(), Error>> {
-        let gone = self.store.act(|ledger, now| ledger.acknowledge(now, receipt_of(&receipt.handle)));
-        Answer::ready(gone.map(drop).map_err(expired(receipt)))
+    fn acknowledge_one(&self, receipt: &Receipt) -> Answer<Result<(), Error>> {
+        let handle = receipt_of(&receipt.handle);
+        // Dropped after the lock is released.
+        let mut gone = None;
+        self.store.act(|ledger, now| gone = ledger.acknowledge(now, handle).ok());
+        match gone {
+            Some(_) => Answer::ready(Ok(())),
+            None => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
+        }
     }
 
     fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
@@ -563,14 +583,12 @@ impl ByteMailbox for MemoryMailbox {
     }
 }
 
-fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive) -> Vec<Delivery> {
-    let mut taken = Vec::new();
+fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive, taken: &mut Vec<Delivery>) {
     ledger.advance(now);
     taken.reserve_exact(request.max.min(ledger.deliverable()));
     ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| {
         taken.push(delivery(held, now))
     });
-    taken
 }
 
 /// A receive that waits.
@@ -589,6 +607,10 @@ struct LongPoll {
 /// run a few times first.
 const LOOKS: u32 = 6;
 
+/// Between two looks: some tenths of a microsecond, in which a stream gathers. One that looks all the time keeps the sender from its
+/// memory.
+const PAUSES: u32 = 128;
+
 impl Future for LongPoll {
     type Output = Result<Vec<Delivery>, Error>;
 
@@ -598,7 +620,9 @@ impl Future for LongPoll {
         let clock = &store.clock;
         if this.looks > 0 {
             this.looks -= 1;
-            let taken = store.act(|ledger, now| take(ledger, now, &this.request));
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            let mut taken = Vec::new();
+            store.act(|ledger, now| take(ledger, now, &this.request, &mut taken));
             if !taken.is_empty() {
                 return Poll::Ready(Ok(taken));
             }
@@ -615,17 +639,18 @@ impl Future for LongPoll {
         let waker = context.waker().clone();
         let mut state = store.lock();
         let before = state.ledger.surfaced();
-        let (taken, is_over, unneeded) = loop {
+        let mut taken = Vec::new();
+        let (is_over, unneeded) = loop {
             store.absorb(&mut state);
             let now = clock.now();
-            let taken = take(&mut state.ledger, now.as_nanos(), &this.request);
+            take(&mut state.ledger, now.as_nanos(), &this.request, &mut taken);
             if !taken.is_empty() || now >= this.deadline {
-                break (taken, true, store.waiting.remove(&mut this.ticket));
+                break (true, store.waiting.remove(&mut this.ticket));
             }
             // Registered under the inbox's lock, with nothing in it: whoever sends next sees that somebody waits.
             let inbox = store.inbox.lock();
             if inbox.is_empty() {
-                break (taken, false, store.waiting.register(&mut this.ticket, waker));
+                break (false, store.waiting.register(&mut this.ticket, waker));
             }
         };
         // What came up by itself and was not taken is for others; and this one may wait for what is due next.
