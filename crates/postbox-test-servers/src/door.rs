@@ -1,6 +1,7 @@
 //! A port that can be closed and opened again.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -116,7 +117,8 @@ impl Shared {
                 drop(state);
                 enter(client);
             }
-            drop(listener);
+            // A process that another thread starts has a copy of the socket for a moment, and would keep the port open.
+            let _ = TcpStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
             let mut state = lock(&self.state);
             state.listening = false;
             state.own = None;

@@ -1,6 +1,6 @@
 """moto behind a server that keeps connections open and has a thread for every long poll.
 
-moto itself expects one request at a time: two receivers may get one message, and a send beside a deletion is lost. So
+moto itself expects one request at a time: a deletion replaces the list of messages, and may lose what is sent meanwhile. So
 requests take turns. A long poll is a series of short ones, in between which others have theirs; that it wakes for a lease
 or a delay that ends, or for a group that is free again, is due to that."""
 

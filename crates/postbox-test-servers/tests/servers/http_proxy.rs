@@ -2,6 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -257,6 +259,25 @@ fn connections_are_cut_and_refused() {
     assert_eq!(client.call("SendMessage", "b").unwrap(), ok("b"));
     proxy.refuse(false);
     assert_eq!(Client::connect(&proxy).call("SendMessage", "c").unwrap(), ok("c"));
+}
+
+/// A process has a copy of all sockets between its fork and its start.
+#[test]
+fn a_port_is_closed_while_processes_are_started() {
+    let (_echo, proxy, _client) = start();
+    // Gone when this ends, also by a failure.
+    let running = Arc::new(());
+    let watch = Arc::downgrade(&running);
+    std::thread::spawn(move || {
+        while watch.strong_count() > 0 {
+            Command::new("true").process_group(0).status().unwrap();
+        }
+    });
+    for round in 0..50 {
+        proxy.refuse(true);
+        assert!(TcpStream::connect(("127.0.0.1", proxy.port())).is_err(), "open in round {round}");
+        proxy.refuse(false);
+    }
 }
 
 /// A server that waits for a request, tells, and shows what follows.
