@@ -18,17 +18,20 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { url, json, command } = arguments;
     match command {
         Command::Send(options) => send(&open(&url)?, options, json),
+        // Who waits may be there first.
+        Command::Receive(options) if options.wait.is_zero() => receive(&open_existing(&url)?, &options, json),
         Command::Receive(options) => receive(&open(&url)?, &options, json),
         Command::Request(options) => request(&open(&url)?, options, json),
         Command::Work(options) => work::run(&open(&url)?, options, json),
-        Command::Stats { watch } => stats(&open(&url)?, watch, json),
-        Command::Peek { max } => peek(&open(&url)?, max, json),
+        Command::Stats { watch } => stats(&open_existing(&url)?, watch, json),
+        Command::Peek { max } => peek(&open_existing(&url)?, max, json),
         Command::Purge => {
-            let many = open(&url)?.purge().blocking()?;
+            let many = open_existing(&url)?.purge().blocking()?;
             output::line(if json { json!({ "purged": many }).to_string() } else { format!("{many} messages removed") })
         }
-        Command::Dead(command) => dead(&open(&url)?, &command, json),
+        Command::Dead(command) => dead(&open_existing(&url)?, &command, json),
         Command::List => {
+            check_file(&url)?;
             for name in postbox::connect(without_mailbox(url)).blocking()?.list().blocking()? {
                 output::line(if json { json!({ "mailbox": name.as_str() }).to_string() } else { name.to_string() })?;
             }
@@ -49,13 +52,40 @@ pub(crate) fn open(url: &str) -> Result<Mailbox, Failure> {
     Ok(postbox::open(url).blocking()?)
 }
 
-/// A file is listed whether its URI goes on with the name of a mailbox or not.
+/// The same, for commands that only look or take: a file that is not there is a slip, and is not made.
+pub(crate) fn open_existing(url: &str) -> Result<Mailbox, Failure> {
+    check_file(url)?;
+    open(url)
+}
+
+fn check_file(url: &str) -> Result<(), Failure> {
+    let place = url.split('?').next().unwrap_or_default();
+    let Some(path) = place.strip_prefix("sqlite://") else { return Ok(()) };
+    let file = path.rsplit_once('/').map_or(path, |(file, _)| file);
+    // Percent signs may stand for other characters: the library knows.
+    if path.contains('%') || [path, file].iter().any(|file| std::path::Path::new(file).is_file()) {
+        return Ok(());
+    }
+    Err(Failure::Other(format!("there is no file {file:?}; sending to a mailbox in it makes it")))
+}
+
+/// A place is listed whether its URI goes on with the name of a mailbox or not.
 fn without_mailbox(url: String) -> String {
     let (place, options) = url.split_once('?').unwrap_or((&url, ""));
     let file = place.strip_prefix("sqlite://").and_then(|place| Some(place.rsplit_once('/')?.0));
     match file {
         Some(file) if std::path::Path::new(file).is_file() => format!("sqlite://{file}?{options}"),
-        _ => url,
+        Some(_) => url,
+        None => match place.split_once("://") {
+            Some((scheme @ ("redis" | "rediss" | "redis+cluster" | "redis+sentinel" | "sqs"), rest)) => {
+                // A password may have a slash: what is before the `@` stays as it is.
+                let (secret, host) =
+                    rest.rsplit_once('@').map_or(("", rest), |(_, host)| (&rest[..rest.len() - host.len()], host));
+                let host = host.split('/').next().unwrap_or_default();
+                format!("{scheme}://{secret}{host}?{options}")
+            }
+            _ => url,
+        },
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use postbox::{Cancellation, Error};
 use serde_json::json;
 
-use crate::commands::{on_interrupt, open, progress};
+use crate::commands::{on_interrupt, open, open_existing, progress};
 use crate::output::{self, Failure};
 use crate::plain::{Mailbox, Plain};
 
@@ -15,7 +15,7 @@ type Message = postbox::Message<Bytes, Bytes, Plain>;
 
 /// Whatever ends it, all that it leased and did not move is given back.
 pub(crate) fn run(from_url: &str, to_url: &str, max: Option<u64>, json: bool) -> Result<(), Failure> {
-    let (from, to) = (open(from_url)?, open(to_url)?);
+    let (from, to) = (open_existing(from_url)?, open(to_url)?);
     if from.name() == to.name() && place(from_url) == place(to_url) {
         return Err(Failure::Other("FROM and TO are the same mailbox; name another one to move to".into()));
     }

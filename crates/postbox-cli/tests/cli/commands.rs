@@ -95,6 +95,33 @@ fn messages_are_moved_between_places_of_all_kinds() {
 }
 
 #[test]
+fn a_file_that_is_not_there_is_not_made_by_looking_for_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = ["--url", "sqlite://mispelt.db/jobs"];
+    for command in [&["stats"][..], &["peek"], &["purge"], &["receive"], &["dead", "list"], &["list"]] {
+        let output = run(folder.path(), &[&missing[..], command].concat());
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        assert!(err(&output).contains("there is no file \"mispelt.db\""), "{}", err(&output));
+    }
+    let moved = run(folder.path(), &["move", missing[1], "sqlite://to.db/jobs"]);
+    assert!(err(&moved).contains("there is no file"), "{}", err(&moved));
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing was made");
+}
+
+#[test]
+fn places_are_listed_by_the_address_of_a_mailbox_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = format!("listed-{}", std::process::id());
+    let redis = format!("{}/{name}", postbox_test_servers::shared_redis());
+    ok(folder.path(), &["--url", &redis, "send", "1"]);
+    for url in [redis.as_str(), postbox_test_servers::shared_redis()] {
+        let names = ok(folder.path(), &["--url", url, "list"]);
+        assert!(names.lines().any(|line| line == name), "{names}");
+    }
+    ok(folder.path(), &["--url", &redis, "receive", "--ack"]);
+}
+
+#[test]
 fn what_is_wrong_is_said_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let bad = run(folder.path(), &["--url", "gopher://x", "stats"]);
