@@ -2,6 +2,8 @@
 //!
 //! It answers a number of cycles with nanoseconds, nanoseconds of processor time, and the requests of each kind.
 
+extern crate aws_sdk_sqs; // By this path the shared file finds it.
+
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
