@@ -18,7 +18,7 @@ Exit status: 0 all went well, 1 it failed, 2 the arguments are wrong, 3 there wa
 #[derive(Debug, Parser)]
 #[command(name = "postbox", version, propagate_version = true, arg_required_else_help = true, after_long_help = AFTER)]
 pub(crate) struct Arguments {
-    /// Which mailbox: sqlite://FILE/NAME; memory://NAME is gone when the command ends
+    /// Which mailbox: sqlite://FILE/NAME, redis://HOST/NAME, sqs://REGION/NAME…; memory://NAME is gone with the command
     // An address may have a password: help does not show what the variable holds.
     #[arg(short, long, global = true, env = "POSTBOX_URL", hide_env_values = true, default_value = DEFAULT)]
     pub(crate) url: String,
@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Looks after messages that nobody could finish
     #[command(subcommand)]
     Dead(Dead),
-    /// Lists the mailboxes of the file that --url names, with or without a mailbox
+    /// Lists the mailboxes of the place that --url names, with or without a mailbox
     List,
     /// Moves all messages from one mailbox to another, of any kind; nothing is lost when interrupted
     ///

@@ -281,8 +281,8 @@ impl AwsServer {
     }
 }
 
-/// One call on a connection of its own, to a server or to an [`HttpProxy`](crate::HttpProxy) before it.
-fn call(port: u16, target: &str, body: &str) -> io::Result<(u16, String)> {
+/// One call on a connection of its own.
+pub(crate) fn call(port: u16, target: &str, body: &str) -> io::Result<(u16, String)> {
     let service = if target.starts_with("AmazonSQS") { "sqs" } else { "dynamodb" };
     let scope = format!("test/20260101/{REGION}/{service}/aws4_request");
     let headers = [

@@ -127,4 +127,13 @@ impl Message {
     pub(crate) fn status(&self) -> Option<u16> {
         self.line.strip_prefix("HTTP/")?.split(' ').nth(1)?.parse().ok()
     }
+
+    /// Whether the connection is good for another message after this one.
+    pub(crate) fn keeps_alive(&self) -> bool {
+        if self.line.starts_with("HTTP/1.0") || self.line.ends_with("HTTP/1.0") {
+            self.headers.has("connection", "keep-alive")
+        } else {
+            !self.headers.has("connection", "close")
+        }
+    }
 }

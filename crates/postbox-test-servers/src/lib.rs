@@ -1,6 +1,7 @@
 //! Servers and a faulty network for the tests of Postbox's backends: real `redis-server` processes, alone ([`Redis`]), as
 //! a cluster ([`RedisCluster`]) or watched by sentinels ([`RedisSentinel`]), and a TCP proxy that loses, holds and delays
-//! what passes ([`Proxy`]); servers that speak for AWS ([`Moto`], [`Ministack`], [`DynamoDbLocal`]).
+//! what passes ([`Proxy`]); servers that speak for AWS ([`Moto`], [`Ministack`], [`DynamoDbLocal`]), and an HTTP proxy
+//! that decides about every request ([`HttpProxy`]).
 //!
 //! Everything is on free ports of the loopback address and ends with the process that started it, however that ends. What
 //! does not come up panics and shows the server's log; nothing is skipped.
@@ -14,7 +15,9 @@
 mod aws;
 mod certificates;
 mod cluster;
+mod door;
 mod http;
+mod http_proxy;
 mod proxy;
 mod redis;
 mod resp;
@@ -27,6 +30,7 @@ use std::time::Duration;
 pub use aws::{AwsServer, DynamoDbLocal, Ministack, Moto, REGION};
 pub use certificates::Certificates;
 pub use cluster::{RedisCluster, RedisClusterBuilder, SlotMigration};
+pub use http_proxy::{Fate, HttpProxy, HttpRequest};
 pub use proxy::{Direction, Proxy, Stats};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Client, Reply};

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::ops::Add;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::door::Door;
 use crate::resp::Scanner;
-use crate::supervisor::{Port, eventually, lock};
+use crate::supervisor::{eventually, lock};
 
 /// One way through a [`Proxy`], or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +69,8 @@ impl Add for Stats {
 /// A TCP proxy on a free port of the loopback address. It passes on what comes, until it is told otherwise; what it is
 /// told holds for present and future connections. Connections by which replicas follow a server are left alone.
 pub struct Proxy {
-    port: u16,
+    door: Door,
     shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -81,9 +80,6 @@ struct Shared {
 
 struct State {
     target: u16,
-    refused: bool,
-    ended: bool,
-    listening: bool,
     stalled: [bool; 2],
     delay: [Duration; 2],
     faults: Vec<Fault>,
@@ -91,8 +87,6 @@ struct State {
     past: Stats,
     links: HashMap<usize, Link>,
     next_link: usize,
-    /// The port from which the proxy connected to itself.
-    own: Option<u16>,
 }
 
 /// Drops a request or its reply.
@@ -131,42 +125,31 @@ impl Link {
 impl Proxy {
     /// Before a port of the loopback address.
     pub fn start(target: u16) -> Proxy {
-        let (port, listener) = loop {
-            let port = Port::reserve();
-            if let Ok(listener) = TcpListener::bind(("127.0.0.1", port.number)) {
-                break (port, listener);
-            }
-        };
         let state = State {
             target,
-            refused: false,
-            ended: false,
-            listening: true,
             stalled: [false; 2],
             delay: [Duration::ZERO; 2],
             faults: Vec::new(),
             past: Stats::default(),
             links: HashMap::new(),
             next_link: 0,
-            own: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let number = port.number;
-        let acceptor = std::thread::spawn({
+        let door = Door::open({
             let shared = shared.clone();
-            move || shared.accept(&port, listener)
+            move |client| shared.link(client)
         });
-        Proxy { port: number, shared, acceptor: Some(acceptor) }
+        Proxy { door, shared }
     }
 
     /// Where clients connect.
     pub fn port(&self) -> u16 {
-        self.port
+        self.door.port()
     }
 
     /// `redis://`, without a password.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
     /// New connections go to another port.
@@ -201,7 +184,7 @@ impl Proxy {
 
     /// Closes all connections. New ones are accepted.
     pub fn cut(&self) {
-        self.catch_up();
+        self.door.catch_up();
         self.change(|state| {
             state.links.values_mut().filter(|link| !link.replication).for_each(Link::close);
         });
@@ -209,17 +192,12 @@ impl Proxy {
 
     /// Listens no more: who connects is refused. Open connections stay.
     pub fn refuse(&self) {
-        self.catch_up();
-        self.change(|state| state.refused = true);
-        // Wakes the acceptor.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
-        self.wait("a port that is closed", |state| !state.listening);
+        self.door.refuse();
     }
 
     /// Ends [`Proxy::refuse`].
     pub fn accept(&self) {
-        self.change(|state| state.refused = false);
-        self.wait("a port that is open", |state| state.listening);
+        self.door.accept();
     }
 
     /// Loses one reply: the next request that contains the pattern reaches the server, which acts, but the reply is
@@ -251,16 +229,6 @@ impl Proxy {
         present.fold(state.past, |sum, stats| sum + stats)
     }
 
-    /// Connections that clients have by now are accepted when this returns: they come before its own.
-    fn catch_up(&self) {
-        let mut state = lock(&self.shared.state);
-        // Accepting needs the lock, and by then the port is known.
-        let Ok(own) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
-        state.own = Some(own.local_addr().expect("a socket").port());
-        drop(state);
-        self.wait("a connection of the proxy", |state| state.own.is_none());
-    }
-
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut lock(&self.shared.state));
         self.shared.changed.notify_all();
@@ -273,12 +241,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.change(|state| {
-            state.ended = true;
-            state.links.values_mut().for_each(Link::close);
-        });
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
-        let _ = self.acceptor.take().map(JoinHandle::join);
+        self.door.close();
+        self.change(|state| state.links.values_mut().for_each(Link::close));
     }
 }
 
@@ -289,40 +253,9 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept(self: &Arc<Self>, port: &Port, mut listener: TcpListener) {
-        loop {
-            while let Ok((client, from)) = listener.accept() {
-                let mut state = lock(&self.state);
-                if state.own == Some(from.port()) {
-                    state.own = None;
-                    continue;
-                }
-                if state.ended {
-                    return;
-                }
-                if state.refused {
-                    break;
-                }
-                if let Ok(server) = TcpStream::connect(("127.0.0.1", state.target)) {
-                    self.link(&mut state, client, server);
-                }
-            }
-            drop(listener);
-            let mut state = lock(&self.state);
-            state.listening = false;
-            state.own = None;
-            while state.refused && !state.ended {
-                state = self.wait(state);
-            }
-            if state.ended {
-                return;
-            }
-            listener = TcpListener::bind(("127.0.0.1", port.number)).expect("the port that was closed");
-            state.listening = true;
-        }
-    }
-
-    fn link(self: &Arc<Self>, state: &mut State, client: TcpStream, server: TcpStream) {
+    fn link(self: &Arc<Self>, client: TcpStream) {
+        let mut state = lock(&self.state);
+        let Ok(server) = TcpStream::connect(("127.0.0.1", state.target)) else { return };
         let number = state.next_link;
         state.next_link += 1;
         for stream in [&client, &server] {

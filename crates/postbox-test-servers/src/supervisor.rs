@@ -27,7 +27,7 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, Strin
 }
 
 /// A test that failed elsewhere is no reason to fail here as well.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -72,6 +72,29 @@ fn messages_are_moved_between_files() {
 }
 
 #[test]
+fn messages_are_moved_between_places_of_all_kinds() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = format!("moved-{}", std::process::id());
+    let sqs = format!("sqs://eu-west-1/{name}?create=true&endpoint={}", postbox_test_servers::shared_moto());
+    let redis = format!("{}/{name}", postbox_test_servers::shared_redis());
+    let run = |arguments: &[&str]| {
+        let credentials = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
+        let output = postbox(folder.path()).envs(credentials).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", err(&output));
+        out(&output)
+    };
+    piped(folder.path(), &["send", "--lines"], &(0..35).map(|number| format!("{number}\n")).collect::<String>());
+    let places = ["sqlite://postbox.db/default", &redis, &sqs, "sqlite://other.db/archive"];
+    for way in places.windows(2) {
+        assert_eq!(run(&["move", way[0], way[1]]), "35 messages moved\n", "{way:?}");
+    }
+    let all = run(&["--url", places[3], "receive", "--max", "1000"]);
+    let mut numbers: Vec<u32> = all.lines().map(|line| line.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..35).collect::<Vec<_>>());
+}
+
+#[test]
 fn what_is_wrong_is_said_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let bad = run(folder.path(), &["--url", "gopher://x", "stats"]);

@@ -2,6 +2,7 @@
 
 mod aws;
 mod cluster;
+mod http_proxy;
 mod proxy;
 mod redis;
 mod sentinel;

@@ -7,11 +7,12 @@ use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 
 use super::fault::{Fault, fault};
 use super::letter::{Content, Dead, Letter, Received, as_millis};
-use super::queue::{Facts, Place, Queue, lock};
+use super::queue::{Queue, lock};
+use super::region::Facts;
 use crate::backend::{DeadLetter, Delivery, Receipt, Redrive};
 use crate::clock::{Clock as _, SystemClock};
 use crate::error::Error;
-use crate::id::ReceiptHandle;
+use crate::id::{MessageId, ReceiptHandle};
 
 /// For how long letters are taken out to be looked at, in seconds. They are put back when that is done.
 const LOOK: i32 = 60;
@@ -22,29 +23,45 @@ const ASK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_sec
 
 impl Queue {
     /// The queue of the dead letters, if there is one.
-    pub(super) async fn dead_queue(&self) -> Result<Option<Facts>, Error> {
+    pub(super) async fn dead_queue(&self) -> Result<Option<Arc<Facts>>, Error> {
         let facts = self.facts().await?;
-        let failed = |fault: Fault| fault.error;
+        if let Some(dead) = lock(&self.dead_facts).clone() {
+            return Ok(Some(dead));
+        }
         let url = match &facts.redrive {
             Some((arn, _)) => {
                 // arn:aws:sqs:region:account:name
                 let mut parts = arn.rsplit(':');
                 let (queue, account) = (parts.next().unwrap_or_default(), parts.next());
-                self.place.find(queue, account).await.map_err(failed)?
+                self.region.find(queue, account).await.map_err(|fault| fault.error)?
             }
-            None => self.place.find(&self.dead, None).await.map_err(failed)?,
+            None => self.region.find(&self.dead, None).await.map_err(|fault| fault.error)?,
         };
         match url {
-            Some(url) => self.place.look(url).await.map(Some).map_err(failed),
+            Some(url) => self.learn_dead(url).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn dead_queue_to_write(&self) -> Result<Facts, Error> {
+    async fn learn_dead(&self, url: String) -> Result<Arc<Facts>, Error> {
+        let dead = Arc::new(self.region.look(url).await.map_err(|fault| fault.error)?);
+        *lock(&self.dead_facts) = Some(Arc::clone(&dead));
+        Ok(dead)
+    }
+
+    /// What a request to the queue of the dead letters ended with.
+    fn dead_failed(&self, fault: Fault) -> Error {
+        if fault.is_missing() {
+            *lock(&self.dead_facts) = None;
+        }
+        fault.error
+    }
+
+    async fn dead_queue_to_write(&self) -> Result<Arc<Facts>, Error> {
         if let Some(dead) = self.dead_queue().await? {
             return Ok(dead);
         }
-        if !self.place.manners.creates {
+        if !self.region.manners.creates {
             let reason = format!(
                 "queue {:?} has no redrive policy, and there is no queue {:?} for its dead letters; create one of the two \
                  (max_deliveries with create(), or ?create=true)",
@@ -53,9 +70,8 @@ impl Queue {
             return Err(Error::resolution(&self.shown(), reason));
         }
         let fifo = self.is_fifo.then(|| (Attribute::FifoQueue, "true".to_string()));
-        let failed = |fault: Fault| fault.error;
-        let url = self.place.create(&self.dead, fifo.into_iter().collect()).await.map_err(failed)?;
-        self.place.look(url).await.map_err(failed)
+        let made = self.region.create(&self.dead, fifo.into_iter().collect()).await;
+        self.learn_dead(made.map_err(|fault| fault.error)?).await
     }
 
     /// Moves a delivery there: written first, then removed here. A crash in between leaves it in both, never in none.
@@ -63,12 +79,11 @@ impl Queue {
         let gone = || Error::ReceiptHandleExpired { id: receipt.id.clone() };
         self.leases.begin_after(&receipt.handle).await.ok_or_else(gone)?;
         let Some((delivery, group)) = self.leases.content(&receipt.handle) else { return Err(gone()) };
-        let written = self.write(&delivery, group, reason).await;
-        // What is left to do is an act of its own.
-        self.leases.release(&receipt.handle, None);
-        written?;
-        let removed = self.acknowledge([receipt]).pop().expect("a result for each");
-        removed.await
+        if let Err(error) = self.write(&delivery, group, reason).await {
+            self.leases.release(&receipt.handle, None);
+            return Err(error);
+        }
+        self.finish(receipt).await
     }
 
     async fn write(&self, delivery: &Delivery, group: Option<String>, reason: String) -> Result<(), Error> {
@@ -82,21 +97,22 @@ impl Queue {
             }),
             ..Content::of(delivery)
         });
-        self.place
+        self.region
             .put(&dead.url, letter, self.is_fifo, group, &format!("dead-{}", delivery.id))
             .await
-            .map_err(|fault| fault.error)
+            .map_err(|fault| self.dead_failed(fault))
     }
 
-    /// Looks at dead letters, up to so many, and hands them to `each` with their receipts; what that does not keep is put back.
+    /// Takes dead letters out, up to so many, or the one with an id. Also the receipts of others that came with it: whoever calls
+    /// this puts them back.
     async fn browse(
         &self,
         dead: &Facts,
         most: usize,
-        mut takes: impl FnMut(&Received) -> bool,
+        which: Option<&MessageId>,
     ) -> Result<(Vec<Received>, Vec<ReceiptHandle>), Error> {
-        let there =
-            usize::try_from(self.place.count(&dead.url).await.map_err(|fault| fault.error)?.0).unwrap_or(usize::MAX);
+        let (there, _) = self.region.count(&dead.url).await.map_err(|fault| self.dead_failed(fault))?;
+        let there = usize::try_from(there).unwrap_or(usize::MAX);
         let (mut taken, mut others) = (Vec::new(), Vec::new());
         loop {
             let left = most.saturating_sub(taken.len());
@@ -105,20 +121,21 @@ impl Queue {
             }
             // What is said to be there is waited for; SQS does not find everything at the first look.
             let wait = if taken.len() + others.len() < there { SEARCH } else { 0 };
-            let found = self.place.receive(&dead.url, left.min(10), LOOK, wait, self.is_fifo).await;
+            let many = if which.is_some() { 10 } else { left.min(10) };
+            let found = self.region.receive(&dead.url, many, LOOK, wait, self.is_fifo).await;
             let found = match found {
                 Ok(found) => found,
                 Err(fault) => {
                     others.extend(taken.iter().map(|letter: &Received| letter.delivery.receipt_handle.clone()));
-                    self.place.release(&dead.url, others).await;
-                    return Err(fault.error);
+                    self.region.release(&dead.url, others).await;
+                    return Err(self.dead_failed(fault));
                 }
             };
             if found.is_empty() {
                 break;
             }
             for letter in found {
-                if taken.len() < most && takes(&letter) {
+                if taken.len() < most && which.is_none_or(|id| letter.delivery.id == *id) {
                     taken.push(letter);
                 } else {
                     others.push(letter.delivery.receipt_handle.clone());
@@ -131,9 +148,9 @@ impl Queue {
     pub(super) async fn list_dead(&self, most: usize) -> Result<Vec<DeadLetter>, Error> {
         let Some(dead) = self.dead_queue().await? else { return Ok(Vec::new()) };
         let limit = self.facts().await?.redrive.as_ref().map(|redrive| redrive.1);
-        let (letters, others) = self.browse(&dead, most, |_| true).await?;
+        let (letters, others) = self.browse(&dead, most, None).await?;
         let all = letters.iter().map(|letter| letter.delivery.receipt_handle.clone()).chain(others);
-        self.place.release(&dead.url, all).await;
+        self.region.release(&dead.url, all).await;
         Ok(letters.into_iter().map(|letter| letter.into_dead_letter(limit)).collect())
     }
 
@@ -142,15 +159,15 @@ impl Queue {
         let facts = self.facts().await?;
         let (letters, others) = match which {
             Redrive::UpTo(most) => {
-                let (there, _) = self.place.count(&dead.url).await.map_err(|fault| fault.error)?;
+                let (there, _) = self.region.count(&dead.url).await.map_err(|fault| self.dead_failed(fault))?;
                 if usize::try_from(there).is_ok_and(|there| there > 0 && most >= there)
                     && let Some(moved) = self.move_all(&dead, &facts).await?
                 {
                     return Ok(moved);
                 }
-                self.browse(&dead, most, |_| true).await?
+                self.browse(&dead, most, None).await?
             }
-            Redrive::One(id) => self.browse_for(&dead, &id).await?,
+            Redrive::One(id) => self.browse(&dead, 1, Some(&id)).await?,
         };
         let mut moved = 0;
         let mut failure = None;
@@ -164,9 +181,9 @@ impl Queue {
             let again = Letter::new(Content::of(&letter.delivery));
             let deduplication = format!("redrive-{handle}");
             let deduplication = &deduplication[..deduplication.len().min(128)];
-            let sent = self.place.put(&facts.url, again, self.is_fifo, letter.group.clone(), deduplication).await;
+            let sent = self.region.put(&facts.url, again, self.is_fifo, letter.group.clone(), deduplication).await;
             let gone = match sent {
-                Ok(()) => self.place.remove(&dead.url, &handle).await,
+                Ok(()) => self.region.remove(&dead.url, &handle).await,
                 Err(fault) => Err(fault),
             };
             match gone {
@@ -177,26 +194,17 @@ impl Queue {
                 }
             }
         }
-        self.place.release(&dead.url, back).await;
+        self.region.release(&dead.url, back).await;
         match failure {
             Some(error) if moved == 0 => Err(error),
             _ => Ok(moved),
         }
     }
 
-    /// One letter, by its id, among all there are.
-    async fn browse_for(
-        &self,
-        dead: &Facts,
-        id: &crate::id::MessageId,
-    ) -> Result<(Vec<Received>, Vec<ReceiptHandle>), Error> {
-        self.browse(dead, 1, |letter| letter.delivery.id == *id).await
-    }
-
     /// Has SQS move all of them. `None`: this server cannot, or not from that queue.
     async fn move_all(&self, dead: &Facts, facts: &Facts) -> Result<Option<u64>, Error> {
         let (Some(source), Some(destination)) = (&dead.arn, &facts.arn) else { return Ok(None) };
-        let client = &self.place.client;
+        let client = &self.region.client;
         let started = client.start_message_move_task().source_arn(source).destination_arn(destination).send().await;
         match started.map_err(|error| fault(&self.shown(), error)) {
             Ok(_) => {}
@@ -229,7 +237,7 @@ impl Queue {
     pub(super) async fn purge_dead(&self) -> Result<u64, Error> {
         match self.dead_queue().await? {
             None => Ok(0),
-            Some(dead) => self.place.purge(&dead.url).await.map_err(|fault| self.purge_failed(fault)),
+            Some(dead) => self.region.purge(&dead.url).await.map_err(|fault| self.purge_failed(fault)),
         }
     }
 
@@ -250,52 +258,5 @@ impl Queue {
             transient: true,
             source: None,
         }
-    }
-}
-
-impl Place {
-    /// How many messages are visible, delayed and leased: the first, and all three.
-    pub(super) async fn count(&self, url: &str) -> Result<(u64, [u64; 3]), Fault> {
-        let names = [
-            Attribute::ApproximateNumberOfMessages,
-            Attribute::ApproximateNumberOfMessagesDelayed,
-            Attribute::ApproximateNumberOfMessagesNotVisible,
-        ];
-        let request = self.client.get_queue_attributes().queue_url(url).set_attribute_names(Some(names.to_vec()));
-        let answer = request.send().await.map_err(|error| fault(&self.shown, error))?;
-        let attributes = answer.attributes.unwrap_or_default();
-        let counts = names.map(|name| attributes.get(&name).and_then(|text| text.parse().ok()).unwrap_or(0));
-        Ok((counts[0], counts))
-    }
-
-    /// Removes all messages. How many there were, as far as SQS knew.
-    pub(super) async fn purge(&self, url: &str) -> Result<u64, Fault> {
-        let (_, counts) = self.count(url).await?;
-        self.client.purge_queue().queue_url(url).send().await.map_err(|error| fault(&self.shown, error))?;
-        Ok(counts.iter().sum())
-    }
-
-    /// Sends one message that was in another queue.
-    async fn put(
-        &self,
-        url: &str,
-        letter: Letter,
-        is_fifo: bool,
-        group: Option<String>,
-        once: &str,
-    ) -> Result<(), Fault> {
-        let mut request = self.client.send_message().queue_url(url).message_body(letter.body);
-        request = request.set_message_attributes(Some(letter.attributes));
-        if is_fifo {
-            request = request.message_group_id(group.unwrap_or_else(|| once.into())).message_deduplication_id(once);
-        }
-        request.send().await.map_err(|error| fault(&self.shown, error))?;
-        Ok(())
-    }
-
-    async fn remove(&self, url: &str, handle: &ReceiptHandle) -> Result<(), Fault> {
-        let request = self.client.delete_message().queue_url(url).receipt_handle(handle.to_string());
-        request.send().await.map_err(|error| fault(&self.shown, error))?;
-        Ok(())
     }
 }

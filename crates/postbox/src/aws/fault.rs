@@ -131,7 +131,9 @@ where
             let is_final = matches!(&other, SdkError::ConstructionFailure(_))
                 || ["credential", "certificate", "UnknownIssuer", "region"].iter().any(|sign| chain.contains(sign));
             let hint = match () {
-                () if chain.contains("credential") => "cannot be asked: no credentials",
+                () if chain.contains("credential") => {
+                    "cannot be asked: no credentials (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or have a profile or a role)"
+                }
                 () if is_final => "cannot be asked",
                 () => "cannot be reached, or does not answer",
             };

@@ -3,6 +3,7 @@
 //! SQS's own verbs and batches, on standard and FIFO queues. Concurrent operations share requests, and all who wait share long
 //! polls. `docs/aws.md` says what is stored, what is promised, and where SQS promises less than other places.
 
+mod act;
 mod dead;
 mod desk;
 mod fault;
@@ -13,7 +14,10 @@ mod mailbox;
 mod name;
 mod place;
 mod queue;
+mod receive;
+mod region;
 mod replies;
+mod send;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +34,8 @@ use self::letter::whole_seconds;
 use self::mailbox::SqsMailbox;
 pub(crate) use self::place::OPTIONS;
 pub use self::place::defaults;
-use self::queue::{MOST_BYTES, Manners, Place, Queue, lock};
+use self::queue::{Queue, lock};
+use self::region::{MOST_BYTES, Manners, Region};
 pub use self::replies::DynamoDbReplyStore;
 use crate::address::{MailboxName, Uri};
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Ordering};
@@ -67,7 +72,7 @@ pub struct SqsBackend {
 }
 
 struct Inner {
-    place: Arc<Place>,
+    region: Arc<Region>,
     urls: HashMap<MailboxName, String>,
     queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
     replies: Option<Arc<dyn ReplyStore>>,
@@ -77,7 +82,7 @@ struct Inner {
 #[must_use = "a builder does nothing until build()"]
 pub struct SqsBuilder {
     client: Client,
-    shown: Option<String>,
+    at: Option<String>,
     manners: Manners,
     urls: HashMap<MailboxName, String>,
     replies: Option<Arc<dyn ReplyStore>>,
@@ -121,10 +126,10 @@ impl SqsBuilder {
 
     /// The backend. Nothing is asked of AWS yet.
     pub fn build(self) -> SqsBackend {
-        let region = self.client.config().region().map_or_else(String::new, ToString::to_string);
-        let shown = self.shown.unwrap_or_else(|| format!("sqs://{region}"));
-        let place = Arc::new(Place { client: self.client, shown, manners: self.manners });
-        let inner = Inner { place, urls: self.urls, queues: Mutex::default(), replies: self.replies };
+        let name = self.client.config().region().map_or_else(String::new, ToString::to_string);
+        let region =
+            Arc::new(Region { client: self.client, name: format!("sqs://{name}"), at: self.at, manners: self.manners });
+        let inner = Inner { region, urls: self.urls, queues: Mutex::default(), replies: self.replies };
         SqsBackend { inner: Arc::new(inner) }
     }
 }
@@ -213,7 +218,7 @@ impl SqsBackend {
 
     /// With a client of one's own, and more to say.
     pub fn builder(client: Client) -> SqsBuilder {
-        SqsBuilder { client, shown: None, manners: Manners::default(), urls: HashMap::new(), replies: None }
+        SqsBuilder { client, at: None, manners: Manners::default(), urls: HashMap::new(), replies: None }
     }
 
     /// What a URI says, and the name in it.
@@ -245,7 +250,7 @@ impl SqsBackend {
             queues.retain(|_, queue| queue.strong_count() > 0);
         }
         let url = self.inner.urls.get(name).cloned();
-        let queue = Queue::new(Arc::clone(&self.inner.place), name.clone(), url)?;
+        let queue = Queue::new(Arc::clone(&self.inner.region), name.clone(), url)?;
         queues.insert(name.clone(), Arc::downgrade(&queue));
         Ok(queue)
     }
@@ -253,7 +258,7 @@ impl SqsBackend {
 
 impl fmt::Debug for SqsBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsBackend").field("place", &self.inner.place.shown).finish()
+        f.debug_struct("SqsBackend").field("place", &self.inner.region.shown(None)).finish()
     }
 }
 
@@ -323,12 +328,12 @@ impl Backend for SqsBackend {
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        let place = Arc::clone(&self.inner.place);
+        let region = Arc::clone(&self.inner.region);
         network::ask(async move {
             let mut names = Vec::new();
-            let mut pages = place.client.list_queues().max_results(1_000).into_paginator().send();
+            let mut pages = region.client.list_queues().max_results(1_000).into_paginator().send();
             while let Some(page) = pages.next().await {
-                let page = page.map_err(|error| fault(&place.shown, error).error)?;
+                let page = page.map_err(|error| fault(&region.shown(None), error).error)?;
                 let queues = page.queue_urls.unwrap_or_default();
                 names.extend(queues.iter().filter_map(|url| name::mailbox(url.rsplit('/').next()?)));
             }

@@ -9,7 +9,8 @@ use aws_sdk_sqs::config::SharedHttpClient;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
-use super::queue::{Manners, lock};
+use super::queue::lock;
+use super::region::Manners;
 use super::replies::DynamoDbReplyStore;
 use super::{Inner, SqsBackend};
 use crate::address::{Uri, decoded};
@@ -125,12 +126,8 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<(SqsBackend, Option<S
     network::ask(async move {
         let Wishes { manners, endpoint, profile, replies, replies_endpoint } = wishes;
         let config = load(&region, endpoint.as_deref(), profile.as_deref()).await;
-        let region = config.region().map_or(region, ToString::to_string);
         let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&config));
-        builder.shown = Some(match &endpoint {
-            Some(endpoint) => format!("sqs://{region} (at {})", crate::address::without_secrets(endpoint)),
-            None => format!("sqs://{region}"),
-        });
+        builder.at = endpoint.as_deref().map(crate::address::without_secrets);
         if let Some(uri) = replies {
             let endpoint = replies_endpoint.as_deref().or(endpoint.as_deref());
             let store = DynamoDbReplyStore::at(&uri, endpoint, profile.as_deref(), manners.creates).await?;

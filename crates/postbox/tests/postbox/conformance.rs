@@ -178,9 +178,9 @@ mod redis {
     }
 }
 
-/// SQS on a server that tests share, with replies in DynamoDB Local.
+/// SQS and DynamoDB on servers that tests share.
 struct Aws {
-    connection: Connection,
+    place: crate::aws::Scratch,
     suffix: &'static str,
     /// Cases in which the server does not do as SQS does, and why.
     differences: &'static [(&'static str, &'static str)],
@@ -188,15 +188,18 @@ struct Aws {
 
 impl Aws {
     fn moto(suffix: &'static str) -> Self {
+        let moto = crate::aws::moto();
         let differences = match suffix {
-            ".fifo" => MOTO_FIFO,
+            ".fifo" if moto.starts_with("http:") => MOTO_FIFO,
             _ => &[],
         };
-        Aws { connection: crate::aws::connection(&crate::aws::moto()), suffix, differences }
+        Aws { place: crate::aws::Scratch::at(&moto, &crate::aws::dynamodb()), suffix, differences }
     }
 
     fn ministack(suffix: &'static str) -> Self {
-        Aws { connection: crate::aws::connection(&crate::aws::ministack()), suffix, differences: &[] }
+        // Its own DynamoDB, for a second opinion.
+        let ministack = crate::aws::ministack();
+        Aws { place: crate::aws::Scratch::at(&ministack, &ministack), suffix, differences: &[] }
     }
 }
 
@@ -207,7 +210,7 @@ const MOTO_FIFO: &[(&str, &str)] = &[(
 
 impl Harness for Aws {
     fn connect(&self) -> Connection {
-        self.connection.clone()
+        self.place.connection.clone()
     }
 
     fn advance(&self, by: Duration) {
