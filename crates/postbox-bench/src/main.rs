@@ -25,7 +25,7 @@ suites: core, memory, sqlite, redis, sqs
                first, in the target folder); suite sqs: also against omniqueue (built first); as often as needed";
 
 fn main() {
-    let mut settings = Settings { json: false, quick: false, only: None, peers: Vec::new() };
+    let mut settings = Settings { json: false, quick: false, most_rounds: 21, only: None, peers: Vec::new() };
     let mut suites = Vec::new();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some((sqlite::ROLE, rest)) = arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {

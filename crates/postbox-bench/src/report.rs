@@ -7,11 +7,14 @@ use std::time::Duration;
 pub(crate) const OURS: &str = "postbox";
 
 /// What to run and how to print it.
+#[derive(Clone)]
 pub(crate) struct Settings {
     /// One JSON line per measurement instead of a table.
     pub(crate) json: bool,
     /// Fewer messages and rounds: shows that all works, not how fast.
     pub(crate) quick: bool,
+    /// How many rounds there are at most, after the one that does not count.
+    pub(crate) most_rounds: usize,
     /// Only scenarios whose name contains this.
     pub(crate) only: Option<String>,
     /// Peers that have to be built or installed first.
@@ -26,7 +29,7 @@ impl Settings {
 
     /// At least seven rounds count.
     pub(crate) fn rounds(&self) -> usize {
-        if self.quick { 3 } else { 21 }
+        if self.quick { 3 } else { self.most_rounds }
     }
 
     /// A number of operations, scaled down for a quick run, but if there are so many enough for 64 tasks with batches of 10.
