@@ -37,7 +37,7 @@ pub(crate) fn run(settings: &Settings) {
 }
 
 fn on<S: std::ops::Deref<Target = AwsServer>>(settings: &Settings, name: &str, start: impl FnOnce() -> S) {
-    let scenarios = [(1, 1, 100), (1, FULL, 1_000), (64, 1, 2_000)];
+    let scenarios = [(1, 1, 100), (1, FULL, 1_000), (64, 1, 1_280)];
     let scenarios =
         scenarios.map(|(tasks, batch, many)| (format!("cycle/{name}/tasks-{tasks}/batch-{batch}"), tasks, batch, many));
     if !scenarios.iter().any(|(scenario, ..)| settings.includes(scenario)) {
