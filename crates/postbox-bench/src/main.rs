@@ -5,9 +5,11 @@
 mod allocator;
 mod core;
 mod memory;
+mod outside;
 mod redis;
 mod report;
 mod sqlite;
+mod sqs;
 
 use report::Settings;
 
@@ -15,15 +17,15 @@ use report::Settings;
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT] [--peers NAME]
-suites: core, memory, sqlite, redis
+suites: core, memory, sqlite, redis, sqs
   --json       one JSON line per measurement
   --quick      fewer messages and rounds: shows that all works, not how fast
   --only TEXT  only the scenarios whose name contains TEXT
   --peers NAME suite sqlite: also against apalis (built first) or python (litequeue and persist-queue, installed
-               first, in the target folder); as often as needed";
+               first, in the target folder); suite sqs: also against omniqueue (built first); as often as needed";
 
 fn main() {
-    let mut settings = Settings { json: false, quick: false, only: None, peers: Vec::new() };
+    let mut settings = Settings { json: false, quick: false, most_rounds: 21, only: None, peers: Vec::new() };
     let mut suites = Vec::new();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some((sqlite::ROLE, rest)) = arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {
@@ -36,14 +38,15 @@ fn main() {
             "--quick" => settings.quick = true,
             "--only" => settings.only = Some(arguments.next().unwrap_or_else(|| fail("--only needs a text"))),
             "--peers" => match arguments.next() {
-                Some(peer) if sqlite::PEERS.contains(&peer.as_str()) => settings.peers.push(peer),
-                _ => fail(&format!("--peers needs one of {}", sqlite::PEERS.join(", "))),
+                Some(peer) if sqlite::PEERS.contains(&peer.as_str()) || peer == sqs::PEER => settings.peers.push(peer),
+                _ => fail(&format!("--peers needs one of {}, {}", sqlite::PEERS.join(", "), sqs::PEER)),
             },
             "--help" | "-h" => return println!("{USAGE}"),
             "core" => suites.push(core::run as fn(&Settings)),
             "memory" => suites.push(memory::run),
             "redis" => suites.push(redis::run),
             "sqlite" => suites.push(sqlite::run),
+            "sqs" => suites.push(sqs::run),
             other => fail(&format!("unknown suite or option '{other}'")),
         }
     }

@@ -7,11 +7,14 @@ use std::time::Duration;
 pub(crate) const OURS: &str = "postbox";
 
 /// What to run and how to print it.
+#[derive(Clone)]
 pub(crate) struct Settings {
     /// One JSON line per measurement instead of a table.
     pub(crate) json: bool,
     /// Fewer messages and rounds: shows that all works, not how fast.
     pub(crate) quick: bool,
+    /// How many rounds there are at most, after the one that does not count.
+    pub(crate) most_rounds: usize,
     /// Only scenarios whose name contains this.
     pub(crate) only: Option<String>,
     /// Peers that have to be built or installed first.
@@ -26,12 +29,12 @@ impl Settings {
 
     /// At least seven rounds count.
     pub(crate) fn rounds(&self) -> usize {
-        if self.quick { 3 } else { 21 }
+        if self.quick { 3 } else { self.most_rounds }
     }
 
-    /// A number of operations, scaled down for a quick run, but enough for 64 tasks with batches of 10.
+    /// A number of operations, scaled down for a quick run, but if there are so many enough for 64 tasks with batches of 10.
     pub(crate) fn scale(&self, operations: usize) -> usize {
-        if self.quick { (operations / 20).max(1280) } else { operations }
+        if self.quick { (operations / 20).max(1280).min(operations) } else { operations }
     }
 }
 
@@ -52,10 +55,21 @@ impl<'a> Contender<'a> {
 
 /// What operations cost beside time: something that only grows, read before and after.
 pub(crate) struct Meter<'a> {
-    /// The name in the report.
-    pub(crate) unit: &'static str,
-    /// Its state.
-    pub(crate) read: &'a dyn Fn() -> f64,
+    unit: &'static str,
+    read: Box<dyn Fn() -> f64 + 'a>,
+    operations: f64,
+}
+
+impl<'a> Meter<'a> {
+    /// What one operation costs, by its name in the report.
+    pub(crate) fn new(unit: &'static str, read: impl Fn() -> f64 + 'a) -> Self {
+        Meter { unit, read: Box::new(read), operations: 1.0 }
+    }
+
+    /// What a thousand operations cost.
+    pub(crate) fn per_thousand(self) -> Self {
+        Meter { operations: 1_000.0, ..self }
+    }
 }
 
 /// Runs all contenders in turn, round by round, and prints a line for each.
@@ -66,33 +80,34 @@ pub(crate) fn measure(
     operations: usize,
     contenders: Vec<Contender<'_>>,
 ) {
-    measure_with(settings, suite, scenario, operations, contenders, None);
+    measure_with(settings, suite, scenario, operations, contenders, &[]);
 }
 
-/// The same, with a meter beside the clock.
+/// The same, with meters beside the clock.
 pub(crate) fn measure_with(
     settings: &Settings,
     suite: &str,
     scenario: &str,
     operations: usize,
     mut contenders: Vec<Contender<'_>>,
-    meter: Option<Meter<'_>>,
+    meters: &[Meter<'_>],
 ) {
     if !settings.includes(scenario) {
         return;
     }
     let operations = settings.scale(operations);
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
-    let mut costs = rates.clone();
-    let read = || meter.as_ref().map_or(0.0, |meter| (meter.read)());
+    let mut costs: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); meters.len()]; contenders.len()];
     // A round that does not count warms up allocators, caches and branch predictors.
     for round in 0..=settings.rounds() {
         for ((contender, rates), costs) in contenders.iter_mut().zip(&mut rates).zip(&mut costs) {
-            let before = read();
+            let before: Vec<f64> = meters.iter().map(|meter| (meter.read)()).collect();
             let took = (contender.run)(operations);
             if round > 0 {
                 rates.push(operations as f64 / took.as_secs_f64());
-                costs.push((read() - before) / operations as f64);
+                for ((meter, costs), before) in meters.iter().zip(costs).zip(before) {
+                    costs.push(((meter.read)() - before) / operations as f64 * meter.operations);
+                }
             }
         }
     }
@@ -109,8 +124,9 @@ pub(crate) fn measure_with(
             median(&ratios)
         });
         let best_name = best_peer.map(|best| contenders[best].system);
-        let cost = meter.as_ref().map(|meter| (meter.unit, median(&costs[index])));
-        print(settings, suite, scenario, contender.system, &rates[index], cost, ratio, best_name);
+        let costs: Vec<_> =
+            meters.iter().zip(&costs[index]).map(|(meter, costs)| (meter.unit, median(costs))).collect();
+        print(settings, suite, scenario, contender.system, &rates[index], &costs, ratio, best_name);
     }
 }
 
@@ -121,7 +137,7 @@ fn print(
     scenario: &str,
     system: &str,
     rates: &[f64],
-    cost: Option<(&str, f64)>,
+    costs: &[(&str, f64)],
     ratio: Option<f64>,
     best: Option<&str>,
 ) {
@@ -129,18 +145,18 @@ fn print(
         (median(rates), rates.iter().copied().fold(f64::MAX, f64::min), rates.iter().copied().fold(0.0, f64::max));
     let mut out = std::io::stdout().lock();
     let written = if settings.json {
-        let cost = cost.map_or(String::new(), |(unit, cost)| format!(",\"{unit}\":{cost:.2}"));
+        let costs: String = costs.iter().map(|(unit, cost)| format!(",\"{unit}\":{cost:.2}")).collect();
         let ratio = ratio.map_or(String::new(), |ratio| format!(",\"ratio_to_best_peer\":{ratio:.3}"));
         writeln!(
             out,
-            "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"ops_per_s\":{mid:.0},\"min\":{min:.0},\"max\":{max:.0}{cost}{ratio}}}"
+            "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"ops_per_s\":{mid:.0},\"min\":{min:.0},\"max\":{max:.0}{costs}{ratio}}}"
         )
     } else {
-        let cost = cost.map_or(String::new(), |(unit, cost)| format!("  {cost:.1} {unit}"));
+        let costs: String = costs.iter().map(|(unit, cost)| format!("  {cost:.1} {unit}")).collect();
         let ratio = ratio.map_or(String::new(), |ratio| format!("  {ratio:.2} x {}", best.unwrap_or("-")));
         writeln!(
             out,
-            "{scenario:<46} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{cost}{ratio}",
+            "{scenario:<46} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{costs}{ratio}",
             1e9 / mid,
             mid,
             1e9 / max,

@@ -64,9 +64,8 @@ fn measure(
     contenders: impl FnOnce() -> Vec<Contender<'static>>,
 ) {
     if settings.includes(scenario) {
-        let read = || cpu(server);
-        let meter = Meter { unit: "server_cpu_us", read: &read };
-        measure_with(settings, SUITE, scenario, operations, contenders(), Some(meter));
+        let meter = Meter::new("server_cpu_us", || cpu(server));
+        measure_with(settings, SUITE, scenario, operations, contenders(), &[meter]);
         server.command(&["FLUSHALL"]);
     }
 }

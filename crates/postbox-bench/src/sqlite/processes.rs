@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use postbox::{Connection, SqliteBackend, Synchronous};
 
-use super::outside::{Outside, answer};
 use super::{Folder, Jobs, SUITE, cycles_of_tasks, runtime};
+use crate::outside::{Outside, answer};
 use crate::report::{Contender, Settings, measure};
 
 /// The argument that makes this program one of them.
