@@ -62,8 +62,12 @@ fn check_file(url: &str) -> Result<(), Failure> {
     let place = url.split('?').next().unwrap_or_default();
     let Some(path) = place.strip_prefix("sqlite://") else { return Ok(()) };
     let file = path.rsplit_once('/').map_or(path, |(file, _)| file);
-    // Percent signs may stand for other characters: the library knows.
-    if path.contains('%') || [path, file].iter().any(|file| std::path::Path::new(file).is_file()) {
+    // What else may be wrong with it, and what percent signs stand for, the library knows.
+    let folder = std::path::Path::new(file).parent().filter(|folder| !folder.as_os_str().is_empty());
+    if file.is_empty() || path.contains('%') || folder.is_some_and(|folder| !folder.is_dir()) {
+        return Ok(());
+    }
+    if [path, file].iter().any(|file| std::path::Path::new(file).exists()) {
         return Ok(());
     }
     Err(Failure::Other(format!("there is no file {file:?}; sending to a mailbox in it makes it")))
