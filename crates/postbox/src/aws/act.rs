@@ -123,6 +123,13 @@ impl Queue {
             }
         };
         let asked = Instant::now();
+        // It may have stood in line for longer than its lease lasts.
+        let (entries, late): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| self.leases.lasts(&entry.receipt.handle, asked));
+        for Acting { receipt, promise, .. } in late {
+            self.leases.end(&receipt.handle);
+            promise.fulfil(Err(Error::ReceiptHandleExpired { id: receipt.id }));
+        }
         let ask = |entries: &[Acting]| self.ask_acts(&facts.url, entries);
         for (entry, result) in self.patiently(entries, ask).await {
             let handle = &entry.receipt.handle;

@@ -103,6 +103,19 @@ impl Queue {
             .map_err(|fault| self.dead_failed(fault))
     }
 
+    pub(super) async fn count_dead(&self) -> Result<u64, Error> {
+        let Some(dead) = self.dead_queue().await? else { return Ok(0) };
+        match self.region.count(&dead.url).await {
+            Ok((_, counts)) => Ok(counts.iter().sum()),
+            // Somebody has removed it.
+            Err(fault) if fault.is_missing() => {
+                *lock(&self.dead_facts) = None;
+                Ok(0)
+            }
+            Err(fault) => Err(fault.error),
+        }
+    }
+
     /// Takes dead letters out, up to so many, or the one with an id. Also the receipts of others that came with it: whoever calls
     /// this puts them back.
     async fn browse(
@@ -157,21 +170,45 @@ impl Queue {
     pub(super) async fn redrive(&self, which: Redrive) -> Result<u64, Error> {
         let Some(dead) = self.dead_queue().await? else { return Ok(0) };
         let facts = self.facts().await?;
-        let (letters, others) = match which {
-            Redrive::UpTo(most) => {
-                let (there, _) = self.region.count(&dead.url).await.map_err(|fault| self.dead_failed(fault))?;
-                if usize::try_from(there).is_ok_and(|there| there > 0 && most >= there)
-                    && let Some(moved) = self.move_all(&dead, &facts).await?
-                {
-                    return Ok(moved);
-                }
-                self.browse(&dead, most, None).await?
+        let most = match which {
+            Redrive::One(id) => {
+                let taken = self.browse(&dead, 1, Some(&id)).await?;
+                let (moved, failure) = self.move_back(&dead, &facts, taken).await;
+                return failure.map_or(Ok(moved), Err);
             }
-            Redrive::One(id) => self.browse(&dead, 1, Some(&id)).await?,
+            Redrive::UpTo(most) => most,
         };
-        let mut moved = 0;
-        let mut failure = None;
-        let mut back = others;
+        let (there, _) = self.region.count(&dead.url).await.map_err(|fault| self.dead_failed(fault))?;
+        if usize::try_from(there).is_ok_and(|there| there > 0 && most >= there)
+            && let Some(moved) = self.move_all(&dead, &facts).await?
+        {
+            return Ok(moved);
+        }
+        // A few at a time: none waits for its turn until its lease ends, and what is behind them in their group comes.
+        let mut all = 0;
+        while let left @ 1.. = most.saturating_sub(all) {
+            let (moved, failure) = match self.browse(&dead, left.min(10), None).await {
+                Ok(taken) => self.move_back(&dead, &facts, taken).await,
+                Err(error) => (0, Some(error)),
+            };
+            all += usize::try_from(moved).unwrap_or(usize::MAX);
+            match failure {
+                Some(error) if all == 0 => return Err(error),
+                None if moved > 0 => {}
+                _ => break,
+            }
+        }
+        Ok(all as u64)
+    }
+
+    /// Moves letters that were taken out back to where they came from. How many, and why no more.
+    async fn move_back(
+        &self,
+        dead: &Facts,
+        facts: &Facts,
+        (letters, mut back): (Vec<Received>, Vec<ReceiptHandle>),
+    ) -> (u64, Option<Error>) {
+        let (mut moved, mut failure) = (0, None);
         for letter in letters {
             let handle = letter.delivery.receipt_handle.clone();
             if failure.is_some() {
@@ -195,10 +232,7 @@ impl Queue {
             }
         }
         self.region.release(&dead.url, back).await;
-        match failure {
-            Some(error) if moved == 0 => Err(error),
-            _ => Ok(moved),
-        }
+        (moved, failure)
     }
 
     /// Has SQS move all of them. `None`: this server cannot, or not from that queue.
@@ -235,28 +269,7 @@ impl Queue {
     }
 
     pub(super) async fn purge_dead(&self) -> Result<u64, Error> {
-        match self.dead_queue().await? {
-            None => Ok(0),
-            Some(dead) => self.region.purge(&dead.url).await.map_err(|fault| self.purge_failed(fault)),
-        }
-    }
-
-    /// What a purge ended with. The one before is known if it was this process's.
-    pub(super) fn purge_failed(&self, fault: Fault) -> Error {
-        if !fault.is("PurgeQueueInProgress") {
-            return self.failed(fault);
-        }
-        let left = lock(&self.purged).map(|at| super::PURGE_COOLDOWN.saturating_sub(at.elapsed()));
-        let when = left
-            .filter(|left| !left.is_zero())
-            .map_or("in up to 60 s".into(), |left| format!("in {} s", left.as_secs() + 1));
-        Error::Connection {
-            message: format!(
-                "{} was purged less than 60 s ago, and SQS allows no more than that; try again {when}",
-                self.shown()
-            ),
-            transient: true,
-            source: None,
-        }
+        let Some(dead) = self.dead_queue().await? else { return Ok(0) };
+        self.region.purge(&dead.url, None).await.map_err(|fault| self.dead_failed(fault))
     }
 }

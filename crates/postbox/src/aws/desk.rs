@@ -25,6 +25,8 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(super) struct Desk {
     state: Mutex<State>,
     gathers: bool,
+    /// Whether what a poll brings is for one, since it may be of one group.
+    is_fifo: bool,
 }
 
 #[derive(Default)]
@@ -51,8 +53,8 @@ pub(super) struct Poll {
 }
 
 impl Desk {
-    pub(super) fn new(gathers: bool) -> Self {
-        Desk { state: Mutex::default(), gathers }
+    pub(super) fn new(gathers: bool, is_fifo: bool) -> Self {
+        Desk { state: Mutex::default(), gathers, is_fifo }
     }
 
     /// Takes somebody who waits. How long until he may leave with nothing.
@@ -83,8 +85,8 @@ impl Desk {
             let alike = || waiting.iter().filter(|waiter| waiter.visibility == visibility);
             let wanted: usize = alike().map(|waiter| waiter.max).sum();
             let asked: usize = like().map(|poll| poll.max).sum();
-            // Without gathering each has a poll of his own.
-            let missing = match self.gathers {
+            // Where a poll is for one, each has his own.
+            let missing = match self.gathers && !self.is_fifo {
                 true => wanted.saturating_sub(asked),
                 false => alike().nth(like().count()).map_or(0, |waiter| waiter.max),
             };
@@ -123,6 +125,9 @@ impl Desk {
                     }
                     let waiter = state.waiting.remove(at).expect("it is there");
                     answers.push((waiter.promise, Ok(found.by_ref().take(waiter.max).collect())));
+                    if self.is_fifo {
+                        break;
+                    }
                 }
                 let now = Instant::now();
                 let is_over = |waiter: &Waiter| waiter.until <= now;

@@ -18,7 +18,9 @@ pub(super) struct Fault {
     pub(super) error: Error,
 }
 
-const MISSING: &[&str] = &["QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException"];
+/// What stands before codes of SQS's older protocol, which the newer one repeats in a header.
+const BEFORE: &[&str] = &["AWS.SimpleQueueService.", "KMS."];
+const MISSING: &[&str] = &["QueueDoesNotExist", "NonExistentQueue", "ResourceNotFoundException"];
 const THROTTLED: &[&str] = &[
     "RequestThrottled",
     "Throttling",
@@ -70,11 +72,16 @@ impl Fault {
     }
 
     pub(super) fn is_over_limit(&self) -> bool {
-        matches!(self.code.as_str(), "OverLimit" | "AWS.SimpleQueueService.OverLimit")
+        self.is("OverLimit")
     }
 
     pub(super) fn is(&self, code: &str) -> bool {
-        self.code.strip_prefix("AWS.SimpleQueueService.").unwrap_or(&self.code) == code
+        self.code == code
+    }
+
+    /// The same, in other words. It passes.
+    pub(super) fn saying(self, message: String) -> Self {
+        Fault { error: Error::connection(message), ..self }
     }
 
     /// What became of one entry of a batch.
@@ -96,7 +103,13 @@ fn answered(
     is_server_fault: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 ) -> Fault {
+    let code = BEFORE.iter().find_map(|before| code.strip_prefix(before)).unwrap_or(&code).to_string();
     let has = |codes: &[&str]| codes.contains(&code.as_str());
+    // What follows the first line may repeat the request, with the token of a session in it.
+    let (text, source) = match has(NOT_KNOWN) {
+        true => (text.lines().next().unwrap_or_default(), None),
+        false => (text, source),
+    };
     let transient = is_server_fault || has(THROTTLED) || has(PASSING);
     let hint = match () {
         () if has(THROTTLED) => "throttles; slow down, or ask AWS for more",

@@ -36,10 +36,19 @@ pub(super) struct Lane<J> {
 }
 
 struct State<J> {
-    /// With the number of the newest request at the time.
-    waiting: VecDeque<(u64, J)>,
+    waiting: VecDeque<Waiting<J>>,
     under_way: BTreeSet<u64>,
     newest: u64,
+    /// How often entries came.
+    pushes: u64,
+}
+
+struct Waiting<J> {
+    /// The number of the newest request when it came.
+    since: u64,
+    /// What came with it has the same.
+    push: u64,
+    entry: J,
 }
 
 /// Entries that go together, and the number by which the lane is told that they are done.
@@ -47,8 +56,15 @@ pub(super) type Request<J> = (u64, Vec<J>);
 
 impl<J: Entry> Lane<J> {
     pub(super) fn new(gathers: bool) -> Self {
-        let state = State { waiting: VecDeque::new(), under_way: BTreeSet::new(), newest: 0 };
-        Lane { state: Mutex::new(state), gathers, most_under_way: MOST_UNDER_WAY }
+        let state = State { waiting: VecDeque::new(), under_way: BTreeSet::new(), newest: 0, pushes: 0 };
+        // Without gathering only the order keeps anything back.
+        let most_under_way = if gathers { MOST_UNDER_WAY } else { usize::MAX };
+        Lane { state: Mutex::new(state), gathers, most_under_way }
+    }
+
+    /// A request each, and no more than usual at once.
+    pub(super) fn apart() -> Self {
+        Lane { most_under_way: MOST_UNDER_WAY, ..Self::new(false) }
     }
 
     /// One request at a time, so that they arrive in order.
@@ -63,8 +79,9 @@ impl<J: Entry> Lane<J> {
     /// Takes entries. What the caller has to send now.
     pub(super) fn push(&self, entries: impl IntoIterator<Item = J>, most_bytes: usize) -> Vec<Request<J>> {
         let mut state = self.lock();
-        let newest = state.newest;
-        state.waiting.extend(entries.into_iter().map(|entry| (newest, entry)));
+        state.pushes += 1;
+        let (since, push) = (state.newest, state.pushes);
+        state.waiting.extend(entries.into_iter().map(|entry| Waiting { since, push, entry }));
         self.ready(&mut state, most_bytes)
     }
 
@@ -77,30 +94,29 @@ impl<J: Entry> Lane<J> {
 
     fn ready(&self, state: &mut State<J>, most_bytes: usize) -> Vec<Request<J>> {
         let mut ready = Vec::new();
-        while let Some((since, first)) = state.waiting.front() {
-            // Without gathering only the order keeps anything back.
-            let most = if self.gathers || self.most_under_way == 1 { self.most_under_way } else { usize::MAX };
-            if state.under_way.len() >= most {
+        while let Some(first) = state.waiting.front() {
+            if state.under_way.len() >= self.most_under_way {
                 break;
             }
             let (mut many, mut weight, mut bytes) = (0, 0, 0);
             let mut is_full = false;
-            for (_, entry) in &state.waiting {
+            for Waiting { entry, push, .. } in &state.waiting {
                 let fits = weight + entry.weight() <= FULL && bytes + entry.bytes() <= most_bytes;
-                if many > 0 && !(fits && entry.goes_with(first)) {
+                let is_together = (self.gathers || *push == first.push) && entry.goes_with(&first.entry);
+                if many > 0 && !(fits && is_together) {
                     is_full = true;
                     break;
                 }
                 (many, weight, bytes) = (many + 1, weight + entry.weight(), bytes + entry.bytes());
             }
-            let is_alone = state.under_way.first().is_none_or(|oldest| oldest > since);
+            let is_alone = state.under_way.first().is_none_or(|oldest| *oldest > first.since);
             if !(is_full || weight >= FULL || is_alone || !self.gathers) {
                 break;
             }
             state.newest += 1;
             let number = state.newest;
             state.under_way.insert(number);
-            ready.push((number, state.waiting.drain(..many).map(|(_, entry)| entry).collect()));
+            ready.push((number, state.waiting.drain(..many).map(|waiting| waiting.entry).collect()));
         }
         ready
     }
@@ -184,5 +200,10 @@ mod tests {
         for many in [1, 1, 7] {
             assert_eq!(sizes(&lane.push(some(many), 10_000)), [many as usize]);
         }
+        let lane = Lane::in_order(false);
+        let first = lane.push(some(1), 10_000);
+        assert!(lane.push(some(2), 10_000).is_empty() && lane.push(some(1), 10_000).is_empty());
+        let second = lane.done(first[0].0, 10_000);
+        assert_eq!((sizes(&second), sizes(&lane.done(second[0].0, 10_000))), (vec![2], vec![1]));
     }
 }

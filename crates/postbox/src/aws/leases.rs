@@ -95,6 +95,11 @@ impl Leases {
         }
     }
 
+    /// Whether it has not ended by then.
+    pub(super) fn lasts(&self, handle: &ReceiptHandle, now: Instant) -> bool {
+        self.lock().leases.get(handle).is_some_and(|lease| lease.until > now)
+    }
+
     /// What was delivered, for an act that needs it.
     pub(super) fn content(&self, handle: &ReceiptHandle) -> Option<(Delivery, Option<String>)> {
         self.lock().leases.get(handle).map(|lease| (lease.delivery.clone(), lease.group.clone()))

@@ -83,7 +83,8 @@ impl ByteMailbox for SqsMailbox {
     fn purge(&self) -> Answer<Result<u64, Error>> {
         self.ask(|queue| async move {
             let facts = queue.facts().await?;
-            let purged = queue.region.purge(&facts.url).await.map_err(|fault| queue.purge_failed(fault))?;
+            let last = *lock(&queue.purged);
+            let purged = queue.region.purge(&facts.url, last).await.map_err(|fault| queue.failed(fault))?;
             *lock(&queue.purged) = Some(Instant::now());
             Ok(purged)
         })
@@ -94,11 +95,7 @@ impl ByteMailbox for SqsMailbox {
             let facts = queue.facts().await?;
             let (_, [ready, delayed, in_flight]) =
                 queue.region.count(&facts.url).await.map_err(|fault| queue.failed(fault))?;
-            let dead = match queue.dead_queue().await? {
-                Some(dead) => queue.region.count(&dead.url).await.map_err(|fault| fault.error)?.1.iter().sum(),
-                None => 0,
-            };
-            Ok(Counts::new(ready, delayed, in_flight, dead))
+            Ok(Counts::new(ready, delayed, in_flight, queue.count_dead().await?))
         })
     }
 

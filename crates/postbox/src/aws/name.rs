@@ -13,7 +13,7 @@ const UNDER: &str = "_-t";
 /// What the name of the queue for dead letters has at the end, before `.fifo`.
 const DEAD: &str = "_-dead";
 /// What SQS allows.
-const LONGEST: usize = 80;
+pub(super) const LONGEST: usize = 80;
 
 pub(super) fn is_fifo(name: &MailboxName) -> bool {
     name.as_str().ends_with(FIFO)
@@ -62,7 +62,14 @@ pub(super) fn queues(name: &MailboxName) -> Result<(String, String), Error> {
         let limit = format!("1 to {LONGEST} characters as the name of a queue, and this makes {queue:?}");
         return Err(Error::invalid("mailbox name", format!("{:?}", name.to_string()), limit));
     }
-    Ok((queue, format!("{base}{DEAD}{suffix}")))
+    let dead = dead(&queue);
+    Ok((queue, dead))
+}
+
+/// The queue for the dead letters of a queue.
+pub(super) fn dead(queue: &str) -> String {
+    let (base, suffix) = queue.strip_suffix(FIFO).map_or((queue, ""), |base| (base, FIFO));
+    format!("{base}{DEAD}{suffix}")
 }
 
 /// The mailbox of a queue, if it is one.

@@ -65,8 +65,7 @@ impl Queue {
             // Its own name is as it is, whatever the mailbox is called here.
             Some(url) => {
                 let queue = url.rsplit('/').next().unwrap_or_default().to_string();
-                let dead =
-                    queue.strip_suffix(name::FIFO).map_or(format!("{queue}-dead"), |base| format!("{base}-dead.fifo"));
+                let dead = name::dead(&queue);
                 (queue, dead)
             }
             None => name::queues(&name)?,
@@ -87,8 +86,9 @@ impl Queue {
             sends: if is_fifo { Lane::in_order(gathers) } else { Lane::new(gathers) },
             deletes: Lane::new(gathers),
             changes: Lane::new(gathers),
-            receives: Lane::new(gathers),
-            desk: Desk::new(gathers),
+            // What comes together may be of one group, which is for one receiver.
+            receives: if is_fifo { Lane::apart() } else { Lane::new(gathers) },
+            desk: Desk::new(gathers, is_fifo),
             leases: Leases::default(),
             purged: Mutex::default(),
             region,
@@ -246,7 +246,11 @@ impl Queue {
         let (wanted, has) = (*lock(&self.max_deliveries), facts.redrive.as_ref().map(|redrive| redrive.1));
         if let Some(most) = wanted.filter(|most| Some(*most) != has) {
             if !may_change {
-                let has = has.map_or("none".into(), |has| format!("maxReceiveCount = {has}"));
+                let has = match (has, &facts.arn) {
+                    (Some(has), _) => format!("maxReceiveCount = {has}"),
+                    (None, Some(_)) => "none".into(),
+                    (None, None) => "not known, since GetQueueAttributes is not permitted".into(),
+                };
                 let limit = format!(
                     "as the redrive policy of queue {:?} says, which is {has}; change that, or call create()",
                     self.queue

@@ -11,6 +11,7 @@ use aws_sdk_sqs::types::{
 
 use super::fault::{Fault, fault};
 use super::letter::{Letter, Received};
+use super::{PURGE_COOLDOWN, name};
 use crate::clock::{Clock as _, SystemClock};
 use crate::id::{ReceiptHandle, new_uuid};
 
@@ -66,11 +67,19 @@ impl Region {
         format!("{}{slash}{queue}{at}", self.name)
     }
 
+    /// How the queue at a URL is called in errors.
+    fn at(&self, url: &str) -> String {
+        self.shown(url.rsplit('/').next())
+    }
+
     /// Where a queue is, if it is. Another account's is asked for by that account.
     pub(super) async fn find(&self, queue: &str, account: Option<&str>) -> Result<Option<String>, Fault> {
+        if queue.len() > name::LONGEST {
+            return Ok(None);
+        }
         let request = self.client.get_queue_url().queue_name(queue);
         let found = request.set_queue_owner_aws_account_id(account.map(Into::into)).send().await;
-        match found.map_err(|error| fault(&self.shown(None), error)) {
+        match found.map_err(|error| fault(&self.shown(Some(queue)), error)) {
             Ok(found) => Ok(found.queue_url),
             Err(fault) if fault.is_missing() => Ok(None),
             Err(fault) => Err(fault),
@@ -82,14 +91,14 @@ impl Region {
         for (attribute, value) in attributes {
             request = request.attributes(attribute, value);
         }
-        let made = request.send().await.map_err(|error| fault(&self.shown(None), error))?;
+        let made = request.send().await.map_err(|error| fault(&self.shown(Some(queue)), error))?;
         Ok(made.queue_url.unwrap_or_default())
     }
 
     /// What a queue says of itself. Who may not ask knows little, and SQS decides.
     pub(super) async fn look(&self, url: String) -> Result<Facts, Fault> {
         let request = self.client.get_queue_attributes().queue_url(&url).attribute_names(Attribute::All);
-        let attributes = match request.send().await.map_err(|error| fault(&self.shown(None), error)) {
+        let attributes = match request.send().await.map_err(|error| fault(&self.at(&url), error)) {
             Ok(answer) => answer.attributes.unwrap_or_default(),
             Err(fault) if fault.is_not_permitted() => Default::default(),
             Err(fault) => return Err(fault),
@@ -121,8 +130,11 @@ impl Region {
         wait: i32,
         is_fifo: bool,
     ) -> Result<Vec<Received>, Fault> {
+        let attempt = PATIENCE + Duration::from_secs(wait.unsigned_abs().into());
+        // Limits that are for other requests do not count.
         let patience = TimeoutConfig::builder()
-            .operation_attempt_timeout(PATIENCE + Duration::from_secs(wait.unsigned_abs().into()))
+            .operation_attempt_timeout(attempt)
+            .operation_timeout(attempt + PATIENCE)
             .build();
         let request = self
             .client
@@ -139,7 +151,7 @@ impl Region {
             // If the answer is lost, the same messages come again.
             .set_receive_request_attempt_id(is_fifo.then(|| new_uuid().to_string()));
         let request = request.customize().config_override(aws_sdk_sqs::Config::builder().timeout_config(patience));
-        let answer = request.send().await.map_err(|error| fault(&self.shown(None), error))?;
+        let answer = request.send().await.map_err(|error| fault(&self.at(url), error))?;
         let now = SystemClock.now();
         Ok(answer.messages.unwrap_or_default().into_iter().map(|message| Received::new(message, now)).collect())
     }
@@ -165,16 +177,30 @@ impl Region {
             Attribute::ApproximateNumberOfMessagesNotVisible,
         ];
         let request = self.client.get_queue_attributes().queue_url(url).set_attribute_names(Some(names.to_vec()));
-        let answer = request.send().await.map_err(|error| fault(&self.shown(None), error))?;
+        let answer = request.send().await.map_err(|error| fault(&self.at(url), error))?;
         let attributes = answer.attributes.unwrap_or_default();
         let counts = names.map(|name| attributes.get(&name).and_then(|text| text.parse().ok()).unwrap_or(0));
         Ok((counts[0], counts))
     }
 
-    /// Removes all messages. How many there were, as far as SQS knew.
-    pub(super) async fn purge(&self, url: &str) -> Result<u64, Fault> {
+    /// Removes all messages. How many there were, as far as SQS knew. `last`: when it was done last, if that is known.
+    pub(super) async fn purge(&self, url: &str, last: Option<Instant>) -> Result<u64, Fault> {
         let (_, counts) = self.count(url).await?;
-        self.client.purge_queue().queue_url(url).send().await.map_err(|error| fault(&self.shown(None), error))?;
+        let purged = self.client.purge_queue().queue_url(url).send().await;
+        purged.map_err(|error| {
+            let fault = fault(&self.at(url), error);
+            if !fault.is("PurgeQueueInProgress") {
+                return fault;
+            }
+            let left = last.map(|last| PURGE_COOLDOWN.saturating_sub(last.elapsed()));
+            let when = left
+                .filter(|left| !left.is_zero())
+                .map_or("in up to 60 s".into(), |left| format!("in {} s", left.as_secs() + 1));
+            let place = self.at(url);
+            let message =
+                format!("{place} was purged less than 60 s ago, and SQS allows no more than that; try again {when}");
+            fault.saying(message)
+        })?;
         Ok(counts.iter().sum())
     }
 
@@ -192,13 +218,13 @@ impl Region {
         if is_fifo {
             request = request.message_group_id(group.unwrap_or_else(|| once.into())).message_deduplication_id(once);
         }
-        request.send().await.map_err(|error| fault(&self.shown(None), error))?;
+        request.send().await.map_err(|error| fault(&self.at(url), error))?;
         Ok(())
     }
 
     pub(super) async fn remove(&self, url: &str, handle: &ReceiptHandle) -> Result<(), Fault> {
         let request = self.client.delete_message().queue_url(url).receipt_handle(handle.to_string());
-        request.send().await.map_err(|error| fault(&self.shown(None), error))?;
+        request.send().await.map_err(|error| fault(&self.at(url), error))?;
         Ok(())
     }
 }

@@ -445,6 +445,7 @@ impl Table {
         let mut pause = LOOK.0;
         loop {
             let joined = self.joined.notified();
+            let soonest = tokio::time::Instant::now() + LOOK.0;
             let ids: Vec<ReplyId> = {
                 let mut waiting = lock(&self.waiting);
                 waiting.waiters.retain(|(_, promise)| !promise.is_void());
@@ -483,8 +484,12 @@ impl Table {
             // Nothing is awaited past its expiry.
             let until_expiry = next.map_or(LOOK.1, |expires| Duration::from_millis(expires.saturating_sub(now())));
             let is_joined = unless(tokio::time::sleep(pause.min(until_expiry)), joined).await.is_some();
-            // Who has just begun to wait is answered soon as a rule.
-            pause = if is_joined { LOOK.0 } else { (pause * 3 / 2).min(LOOK.1) };
+            pause = (pause * 3 / 2).min(LOOK.1);
+            if is_joined {
+                // Who has just begun to wait is answered soon as a rule; how many do, does not matter.
+                tokio::time::sleep_until(soonest).await;
+                pause = LOOK.0;
+            }
         }
     }
 

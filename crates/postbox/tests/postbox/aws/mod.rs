@@ -1,11 +1,34 @@
-//! SQS and DynamoDB, on servers that speak their protocol.
+//! SQS and DynamoDB, on servers that speak their protocol, and with faults in between.
 
+mod dead_letters;
+mod faults;
+mod fifo;
+mod gathering;
+mod load;
+mod places;
+mod receipts;
+mod replies;
+mod waiting;
+
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
+use postbox::aws::config::retry::RetryConfig;
 use postbox::aws::config::{Region, SdkConfig};
 use postbox::aws::sqs::config::{Credentials, SharedCredentialsProvider};
 use postbox::aws::{DynamoDbReplyStore, SqsBackend, SqsBuilder};
-use postbox::{Connection, Mailbox};
+use postbox::{Connection, Error, Mailbox, MessageId};
+use postbox_test_servers::{Fate, HttpProxy, HttpRequest, REGION};
+
+/// What no error may show.
+const SECRET: &str = "s3cret-Pa55";
+const TOKEN: &str = "t0ken-0f-a-sess1on";
+/// As long as SQS lets anybody wait: what is missed fails the test.
+const LONG: Duration = Duration::from_secs(20);
+/// As long as SQS leases a message: what is left leased is missed.
+const HOURS: Duration = Duration::from_secs(12 * 60 * 60);
 
 pub(crate) fn moto() -> String {
     postbox_test_servers::shared_moto().into()
@@ -26,9 +49,9 @@ pub(crate) fn config(endpoint: &str) -> SdkConfig {
         let region = aws.split('/').next().unwrap_or_default().to_string();
         return runtime.block_on(postbox::aws::defaults().region(Region::new(region)).load());
     }
-    let credentials = Credentials::new("test", "test", None, None, "tests");
+    let credentials = Credentials::new("test", SECRET, Some(TOKEN.into()), None, "tests");
     let loader = postbox::aws::defaults()
-        .region(Region::new("eu-west-1"))
+        .region(Region::new(REGION))
         .credentials_provider(SharedCredentialsProvider::new(credentials))
         .endpoint_url(endpoint);
     runtime.block_on(loader.load())
@@ -81,4 +104,170 @@ impl Drop for Scratch {
         let delete = postbox::aws::dynamodb::Client::new(&config).delete_table().table_name(table).send();
         let _ = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(delete);
     }
+}
+
+/// A server that tests share, with a proxy before it.
+struct Place {
+    proxy: HttpProxy,
+    server: String,
+    name: String,
+}
+
+impl Place {
+    fn new(server: String, suffix: &str) -> Self {
+        let port = server.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        Place { proxy: HttpProxy::start(port), server, name: format!("jobs-{}{suffix}", MessageId::new()) }
+    }
+
+    fn moto() -> Self {
+        Self::new(moto(), "")
+    }
+
+    /// By the proxy, with a client that asks again soon after a failure.
+    fn builder(&self) -> SqsBuilder {
+        SqsBackend::builder(self.client())
+    }
+
+    fn client(&self) -> postbox::aws::sqs::Client {
+        client(&self.proxy.endpoint())
+    }
+
+    /// The queue of the test as a mailbox, by the proxy. It is there.
+    fn jobs(&self) -> Mailbox<u64, u64> {
+        let jobs = self.absent();
+        jobs.create().blocking().unwrap();
+        jobs
+    }
+
+    fn absent(&self) -> Mailbox<u64, u64> {
+        self.mailbox(self.builder().create_missing(true))
+    }
+
+    fn mailbox(&self, builder: SqsBuilder) -> Mailbox<u64, u64> {
+        Connection::new(builder.build()).mailbox(&self.name).unwrap()
+    }
+
+    /// The same, past the proxy, by another client.
+    fn others(&self) -> Mailbox<u64, u64> {
+        self.mailbox(SqsBackend::builder(client(&self.server)).create_missing(true))
+    }
+
+    /// Asks the server itself, as another program.
+    fn call(&self, operation: &str, body: serde_json::Value) -> serde_json::Value {
+        let port = self.server.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let answer = HttpProxy::start(port).try_call(&format!("AmazonSQS.{operation}"), &body.to_string()).unwrap();
+        assert_eq!(answer.0, 200, "{operation} {body}: {}", answer.1);
+        serde_json::from_str(&answer.1).unwrap_or_default()
+    }
+
+    /// Where a queue is, by its name there.
+    fn url(&self, queue: &str) -> String {
+        let answer = self.call("GetQueueUrl", serde_json::json!({ "QueueName": queue }));
+        answer["QueueUrl"].as_str().expect("a URL").into()
+    }
+
+    /// The first so many requests of an operation fare so, and all others pass.
+    fn first(&self, many: usize, operation: &'static str, fate: fn() -> Fate) {
+        let mut left = many;
+        self.proxy.on(move |request| {
+            if request.operation != operation || left == 0 {
+                return Fate::Pass;
+            }
+            left -= 1;
+            fate()
+        });
+    }
+}
+
+fn client(endpoint: &str) -> postbox::aws::sqs::Client {
+    let config = postbox::aws::sqs::config::Builder::from(&config(endpoint)).retry_config(soon());
+    postbox::aws::sqs::Client::from_conf(config.build())
+}
+
+/// As often as the SDK does, without its long pauses.
+fn soon() -> RetryConfig {
+    RetryConfig::standard().with_initial_backoff(Duration::from_millis(2))
+}
+
+/// Waits for something that must come.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: it does not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// An error as it should be: it shows no secret, whichever way one looks at it.
+#[track_caller]
+fn shown(error: &Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text += &format!(" {error} {error:?}");
+        source = error.source();
+    }
+    assert!(!text.contains(SECRET) && !text.contains(TOKEN), "{text}");
+    error.to_string()
+}
+
+/// The same, of a failure that may pass, at a place.
+#[track_caller]
+fn assert_passing(error: &Error, place: &str) {
+    let text = shown(error);
+    assert!(matches!(error, Error::Connection { .. }) && error.is_transient() && text.contains(place), "{error:?}");
+}
+
+/// All messages that are there, delivered for hours.
+fn take_all(mailbox: &Mailbox<u64, u64>) -> Vec<postbox::Message<u64, u64>> {
+    let mut all = Vec::new();
+    loop {
+        let some = mailbox.receive().max_messages(10).visibility_timeout(HOURS).blocking().unwrap();
+        if some.is_empty() {
+            return all;
+        }
+        all.extend(some);
+    }
+}
+
+/// The body of a request.
+fn json(request: &HttpRequest) -> serde_json::Value {
+    serde_json::from_slice(&request.body).unwrap()
+}
+
+/// An answer of SQS.
+fn answer(status: u16, body: impl ToString) -> Fate {
+    let headers = vec![("content-type".into(), "application/x-amz-json-1.0".into())];
+    Fate::Answer { status, headers, body: body.to_string().into() }
+}
+
+/// A refusal, with the code that SQS's older protocol has for it.
+fn refusal(code: &str, query_code: &str, message: &str) -> Fate {
+    let body = serde_json::json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": message });
+    match answer(400, body) {
+        Fate::Answer { status, mut headers, body } => {
+            headers.push(("x-amzn-query-error".into(), format!("{query_code};Sender")));
+            Fate::Answer { status, headers, body }
+        }
+        fate => fate,
+    }
+}
+
+/// An operation that has begun: what it asks for is asked for, or stands in line.
+type Begun<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+fn begin<O>(operation: O) -> Begun<O::Output>
+where
+    O: IntoFuture<IntoFuture: Send + 'static, Output: Send + 'static>,
+{
+    let mut future = Box::pin(operation.into_future());
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Box::pin(std::future::ready(value)),
+        Poll::Pending => future,
+    }
+}
+
+/// The results of all.
+fn end<T>(begun: impl IntoIterator<Item = Begun<T>>) -> Vec<T> {
+    begun.into_iter().map(postbox::wait_for).collect()
 }

@@ -1,0 +1,210 @@
+//! Dead letters: by the queue's own policy, by hand, and back.
+
+use std::time::Duration;
+
+use postbox::aws::QueueSettings;
+use postbox::*;
+use postbox_test_servers::Fate;
+use serde_json::json;
+
+use super::{HOURS, LONG, Place, answer, assert_passing, ministack, moto, shown, take_all};
+
+/// So many letters, in a group on a queue that has them.
+fn dead(jobs: &Mailbox<u64, u64>, many: u64, group: impl Fn(u64) -> String) {
+    for number in 0..many {
+        let send = jobs.send(&number);
+        if jobs.limits().groups { send.group(group(number)) } else { send }.blocking().unwrap();
+        let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
+        message.dead_letter(format!("reason {number}")).blocking().unwrap();
+    }
+}
+
+fn one_group(_: u64) -> String {
+    "g".into()
+}
+
+#[test]
+fn the_policy_of_the_queue_moves_what_nobody_finishes() {
+    for server in [moto(), ministack()] {
+        for suffix in ["", ".fifo"] {
+            let place = Place::new(server.clone(), suffix);
+            let connection = Connection::new(place.builder().build()).max_deliveries(2);
+            let jobs: Mailbox<u64> = connection.mailbox(&place.name).unwrap();
+            jobs.create().blocking().unwrap();
+            let id = jobs.send(&7).attribute("colour", "red").blocking().unwrap();
+            for count in 1..=2 {
+                let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
+                assert_eq!(message.delivery_count, count);
+                message.nack().blocking().unwrap();
+            }
+            assert!(jobs.receive().wait_time(Duration::from_secs(1)).blocking().unwrap().is_empty());
+            assert_eq!(jobs.counts().blocking().unwrap(), Counts::new(0, 0, 0, 1));
+            let letters = jobs.dead_letters().list(10).blocking().unwrap();
+            assert_eq!((&letters[0].id, letters[0].delivery_count), (&id, 2));
+            assert!(letters[0].reason.contains("delivered 2 times"), "{}", letters[0].reason);
+            assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 1);
+            let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
+            assert_eq!((&message.id, message.delivery_count, &message.attributes["colour"][..]), (&id, 1, "red"));
+        }
+    }
+}
+
+#[test]
+fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
+    for suffix in ["", ".fifo"] {
+        let place = Place::new(moto(), suffix);
+        let jobs = place.jobs();
+        jobs.send(&7).blocking().unwrap();
+        let message = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
+        place.first(usize::MAX, "DeleteMessageBatch", Fate::internal);
+        assert_passing(&message.dead_letter("why").blocking().unwrap_err(), &place.name);
+        assert_eq!(place.others().counts().blocking().unwrap(), Counts::new(0, 0, 1, 1));
+        place.proxy.calm();
+        message.dead_letter("why").blocking().unwrap();
+        let counts = place.others().counts().blocking().unwrap();
+        assert_eq!(counts.total(), 0);
+        assert!(counts.dead == 1 || suffix.is_empty() && counts.dead == 2, "{counts:?}");
+    }
+}
+
+/// The policy has to be there for it, and the proxy answers for SQS.
+fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
+    let place = Place::moto();
+    place.builder().build().create_queue(&place.name, QueueSettings::new().max_deliveries(9)).blocking().unwrap();
+    let jobs = place.mailbox(place.builder());
+    dead(&jobs, 2, one_group);
+    let mut statuses = statuses.iter();
+    place.proxy.reset_counts();
+    place.proxy.on(move |request| match request.operation.as_str() {
+        "StartMessageMoveTask" => {
+            let asked = super::json(request);
+            assert!(asked["SourceArn"].as_str().unwrap().ends_with("_-dead"), "{asked}");
+            assert!(asked["DestinationArn"].as_str().unwrap().contains(":jobs-"), "{asked}");
+            answer(200, json!({ "TaskHandle": "task" }))
+        }
+        "ListMessageMoveTasks" => {
+            let (status, moved) = statuses.next().expect("no more questions");
+            let task = json!({ "Status": status, "ApproximateNumberOfMessagesMoved": moved, "FailureReason": "AccessDenied" });
+            answer(200, json!({ "Results": [task] }))
+        }
+        "SendMessage" | "ReceiveMessage" | "DeleteMessage" => panic!("by hand"),
+        _ => Fate::Pass,
+    });
+    (place, jobs)
+}
+
+#[test]
+fn sqs_moves_all_letters_by_itself_where_it_can() {
+    let (place, jobs) = with_moves(&[("RUNNING", 0), ("RUNNING", 3), ("COMPLETED", 5)]);
+    assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 5);
+    assert_eq!((place.proxy.count("StartMessageMoveTask"), place.proxy.count("ListMessageMoveTasks")), (1, 3));
+}
+
+#[test]
+fn a_move_that_sqs_gives_up_is_an_error() {
+    let (_place, jobs) = with_moves(&[("RUNNING", 0), ("FAILED", 1)]);
+    let error = jobs.dead_letters().redrive(10).blocking().unwrap_err();
+    let text = shown(&error);
+    assert!(text.contains("only 1") && text.contains("AccessDenied"), "{text}");
+}
+
+/// SQS hands out ten at a time, and of a group no more while those are out.
+#[test]
+fn any_number_of_letters_comes_back_in_order() {
+    for server in [moto(), ministack()] {
+        for suffix in ["", ".fifo"] {
+            let place = Place::new(server.clone(), suffix);
+            let jobs = place.jobs();
+            dead(&jobs, 25, one_group);
+            assert_eq!(jobs.dead_letters().redrive(4).blocking().unwrap(), 4);
+            assert_eq!(jobs.dead_letters().redrive(100).blocking().unwrap(), 21);
+            assert_eq!(jobs.counts().blocking().unwrap(), Counts::new(25, 0, 0, 0));
+            let mut bodies = Vec::new();
+            while bodies.len() < 25 {
+                let some = jobs.receive().max_messages(10).blocking().unwrap();
+                assert!(!some.is_empty(), "{bodies:?}");
+                bodies.extend(some.iter().map(|message| message.body));
+                jobs.acknowledge_batch(&some).blocking().unwrap().into_iter().for_each(|done| done.unwrap());
+            }
+            if suffix.is_empty() {
+                bodies.sort_unstable();
+            }
+            assert_eq!(bodies, (0..25).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn listing_shows_all_letters_and_puts_them_back() {
+    for (server, suffix) in [(moto(), ""), (ministack(), ".fifo")] {
+        let place = Place::new(server, suffix);
+        let jobs = place.jobs();
+        dead(&jobs, 25, |number| number.to_string());
+        for _ in 0..3 {
+            let letters = jobs.dead_letters().list(100).blocking().unwrap();
+            let mut bodies: Vec<_> = letters.iter().map(|letter| jobs.dead_letters().body(letter).unwrap()).collect();
+            bodies.sort_unstable();
+            assert_eq!(bodies, (0..25).collect::<Vec<_>>());
+            assert!(letters.iter().all(|letter| letter.reason.starts_with("reason ")));
+            assert_eq!(jobs.dead_letters().list(3).blocking().unwrap().len(), 3);
+        }
+        let letters = jobs.dead_letters().list(100).blocking().unwrap();
+        let wanted = letters.iter().find(|letter| letter.reason == "reason 17").unwrap();
+        assert!(jobs.dead_letters().redrive_one(&wanted.id).blocking().unwrap());
+        assert!(!jobs.dead_letters().redrive_one(&wanted.id).blocking().unwrap());
+        assert_eq!(take_all(&jobs)[0].body, 17);
+        assert_eq!(jobs.dead_letters().list(100).blocking().unwrap().len(), 24);
+        assert_eq!(jobs.dead_letters().purge().blocking().unwrap(), 24);
+        assert_eq!(jobs.counts().blocking().unwrap(), Counts::new(0, 0, 1, 0));
+    }
+}
+
+#[test]
+fn letters_that_cannot_be_moved_stay() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    dead(&jobs, 3, one_group);
+    place.first(usize::MAX, "SendMessage", Fate::unavailable);
+    assert_passing(&jobs.dead_letters().redrive(10).blocking().unwrap_err(), &place.name);
+    // They are not left taken out.
+    assert_eq!(place.others().dead_letters().list(10).blocking().unwrap().len(), 3);
+}
+
+#[test]
+fn without_a_queue_for_letters_it_is_said_how_to_have_one() {
+    let place = Place::moto();
+    let jobs = place.mailbox(place.builder());
+    jobs.create().blocking().unwrap();
+    jobs.send(&7).blocking().unwrap();
+    let message = jobs.receive().blocking().unwrap().remove(0);
+    let text = message.dead_letter("why").blocking().unwrap_err().to_string();
+    assert!(text.contains(&format!("{}_-dead", place.name)) && text.contains("max_deliveries"), "{text}");
+    assert!(jobs.dead_letters().list(10).blocking().unwrap().is_empty());
+    assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 0);
+    message.acknowledge().blocking().unwrap();
+}
+
+#[test]
+fn a_queue_of_letters_that_somebody_removed_is_not_missed() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    dead(&jobs, 1, one_group);
+    assert_eq!(jobs.counts().blocking().unwrap().dead, 1);
+    place.call("DeleteQueue", json!({ "QueueUrl": place.url(&format!("{}_-dead", place.name)) }));
+    assert_eq!(jobs.counts().blocking().unwrap().dead, 0);
+    dead(&jobs, 1, one_group);
+    assert_eq!(jobs.counts().blocking().unwrap().dead, 1);
+}
+
+#[test]
+fn a_second_purge_of_letters_names_their_queue() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    dead(&jobs, 1, one_group);
+    assert_eq!(jobs.dead_letters().purge().blocking().unwrap(), 1);
+    let error = jobs.dead_letters().purge().blocking().unwrap_err();
+    assert!(error.is_transient() && shown(&error).contains("_-dead was purged less than 60 s ago"), "{error}");
+    assert_eq!(jobs.purge().blocking().unwrap(), 0);
+    let error = jobs.purge().blocking().unwrap_err();
+    assert!(error.is_transient() && shown(&error).contains("try again in 60 s"), "{error}");
+}

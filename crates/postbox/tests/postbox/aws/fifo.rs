@@ -1,0 +1,135 @@
+//! FIFO queues: order, groups and duplicates.
+
+use std::time::Duration;
+
+use postbox::aws::QueueSettings;
+use postbox::*;
+use postbox_test_servers::Fate;
+
+use super::{HOURS, LONG, Place, begin, end, ministack, moto};
+
+fn fifo(server: String) -> Place {
+    Place::new(server, ".fifo")
+}
+
+#[test]
+fn order_is_kept_across_requests_and_failures() {
+    let place = fifo(moto());
+    let jobs = place.jobs();
+    place.first(1, "SendMessageBatch", || Fate::Stall);
+    let send = |number: u64| begin(jobs.send(&number).group("g"));
+    let mut sends = vec![send(0)];
+    place.proxy.wait_until_held(1);
+    sends.extend((1..=64).map(send));
+    // The second request fails twice, the third loses its reply.
+    place.proxy.calm();
+    let mut at = 0;
+    place.proxy.on(move |request| {
+        at += usize::from(request.operation == "SendMessageBatch");
+        match (request.operation.as_str(), at) {
+            ("SendMessageBatch", 1 | 2) => Fate::internal(),
+            ("SendMessageBatch", 4) => Fate::DropReply,
+            _ => Fate::Pass,
+        }
+    });
+    end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
+    place.proxy.calm();
+    let mut bodies = Vec::new();
+    while bodies.len() < 65 {
+        let some = jobs.receive().max_messages(10).blocking().unwrap();
+        assert!(!some.is_empty(), "{bodies:?}");
+        bodies.extend(some.iter().map(|message| message.body));
+        jobs.acknowledge_batch(&some).blocking().unwrap().into_iter().for_each(|done| done.unwrap());
+    }
+    assert_eq!(bodies, (0..65).collect::<Vec<_>>());
+    assert!(place.proxy.count("SendMessageBatch") <= 1 + 7 + 3, "{:?}", place.proxy.requests());
+}
+
+/// SQS may bring several messages of a group in one answer: those are for one receiver, or two would work on a group at once.
+#[test]
+fn a_group_is_with_one_receiver_at_a_time() {
+    for server in [moto(), ministack()] {
+        for wait in [Duration::ZERO, LONG] {
+            let place = fifo(server.clone());
+            let jobs = place.jobs();
+            // It finds nothing, and others come while it is under way.
+            place.first(1, "ReceiveMessage", || Fate::StallReply);
+            let receive = |wait| begin(jobs.receive().visibility_timeout(HOURS).wait_time(wait));
+            let nothing = receive(wait.min(Duration::from_secs(1)));
+            place.proxy.wait_until_held(1);
+            let mut receives: Vec<_> = (0..4).map(|_| receive(wait)).collect();
+            for number in 1..=4 {
+                place.others().send(&number).group("g").blocking().unwrap();
+            }
+            place.proxy.calm();
+            assert!(end([nothing]).remove(0).unwrap().is_empty());
+            if wait.is_zero() {
+                let got: Vec<u64> = end(receives).into_iter().flat_map(|got| got.unwrap()).map(|got| got.body).collect();
+                assert_eq!(got, [1], "none of the others may have the next before that is done");
+                continue;
+            }
+            let first = end([receives.remove(0)]).remove(0).unwrap().remove(0);
+            assert_eq!(first.body, 1);
+            place.others().send(&9).group("h").blocking().unwrap();
+            let second = end([receives.remove(0)]).remove(0).unwrap().remove(0);
+            assert_eq!(second.body, 9, "another group does not wait");
+            first.acknowledge().blocking().unwrap();
+            let third = end([receives.remove(0)]).remove(0).unwrap().remove(0);
+            assert_eq!((third.body, third.delivery_count), (2, 1));
+        }
+    }
+}
+
+#[test]
+fn a_repetition_has_the_id_of_the_first_also_if_a_reply_was_lost() {
+    let place = fifo(ministack());
+    let jobs = place.jobs();
+    let send = || jobs.send(&1).deduplication_id("once").blocking().unwrap();
+    place.first(1, "SendMessageBatch", || Fate::DropReply);
+    let first = send();
+    assert_eq!(send(), first);
+    let message = jobs.receive().blocking().unwrap().remove(0);
+    assert_eq!(message.id, first);
+    message.acknowledge().blocking().unwrap();
+    assert_eq!(send(), first, "also when it is done");
+    assert!(jobs.receive().blocking().unwrap().is_empty());
+}
+
+#[test]
+fn a_queue_that_deduplicates_by_content_does_so() {
+    for server in [moto(), ministack()] {
+        let place = fifo(server);
+        let backend = place.builder().build();
+        backend.create_queue(&place.name, QueueSettings::new().content_based_deduplication(true)).blocking().unwrap();
+        let jobs: Mailbox<u64> = Connection::new(backend).mailbox(&place.name).unwrap();
+        for number in [1, 1, 2] {
+            jobs.send(&number).group("g").blocking().unwrap();
+        }
+        let got = jobs.receive().max_messages(10).blocking().unwrap();
+        assert_eq!(got.iter().map(|message| message.body).collect::<Vec<_>>(), [1, 2]);
+    }
+}
+
+#[test]
+fn a_default_group_puts_all_messages_in_one_order() {
+    let place = fifo(moto());
+    let jobs = place.mailbox(place.builder().create_missing(true).default_group("all"));
+    for number in 0..3 {
+        jobs.send(&number).blocking().unwrap();
+    }
+    let first = jobs.receive().blocking().unwrap().remove(0);
+    assert_eq!(first.body, 0);
+    assert!(jobs.receive().blocking().unwrap().is_empty(), "one at a time");
+    first.acknowledge().blocking().unwrap();
+    assert_eq!(jobs.receive().blocking().unwrap()[0].body, 1);
+}
+
+#[test]
+fn a_request_cannot_be_sent_once() {
+    let place = fifo(moto());
+    let jobs = place.mailbox(place.builder().create_missing(true).replies(std::sync::Arc::new(MemoryReplyStore::new())));
+    let error = jobs.send_expecting_reply(&1).deduplication_id("once").blocking().map(drop).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    jobs.send_expecting_reply(&1).blocking().unwrap();
+    assert_eq!(jobs.receive().blocking().unwrap()[0].body, 1);
+}

@@ -1,0 +1,303 @@
+//! Requests that concurrent operations share, and what becomes of their entries.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use postbox::*;
+use postbox_test_servers::{Fate, HttpProxy};
+use serde_json::{Value, json};
+
+use super::{HOURS, Place, answer, begin, end, json, moto, shown, take_all};
+
+/// Holds the first request of an operation, and notes what was asked for in each.
+fn hold_first(proxy: &HttpProxy, operation: &'static str) -> Arc<Mutex<Vec<Value>>> {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    proxy.on({
+        let asked = Arc::clone(&asked);
+        move |request| {
+            if request.operation != operation {
+                return Fate::Pass;
+            }
+            let mut asked = asked.lock().unwrap();
+            asked.push(json(request));
+            if asked.len() == 1 { Fate::Stall } else { Fate::Pass }
+        }
+    });
+    asked
+}
+
+fn entries(requests: &Mutex<Vec<Value>>) -> Vec<usize> {
+    requests.lock().unwrap().iter().map(|request| request["Entries"].as_array().map_or(0, Vec::len)).collect()
+}
+
+#[test]
+fn a_lone_operation_is_one_request() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    for _ in 0..3 {
+        place.proxy.reset_counts();
+        jobs.send(&1).blocking().unwrap();
+        let message = jobs.receive().blocking().unwrap().remove(0);
+        message.nack().blocking().unwrap();
+        let message = jobs.receive().wait_time(super::LONG).blocking().unwrap().remove(0);
+        message.acknowledge().blocking().unwrap();
+        let requests = [
+            "SendMessageBatch",
+            "ReceiveMessage",
+            "ChangeMessageVisibilityBatch",
+            "ReceiveMessage",
+            "DeleteMessageBatch",
+        ];
+        assert_eq!(place.proxy.requests(), requests);
+    }
+}
+
+#[test]
+fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    let asked = hold_first(&place.proxy, "SendMessageBatch");
+    let mut sends = vec![begin(jobs.send(&0))];
+    place.proxy.wait_until_held(1);
+    sends.extend((1..=64).map(|number| begin(jobs.send(&number))));
+    place.proxy.wait_for("SendMessageBatch", 7);
+    assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
+    place.proxy.calm();
+    end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
+    assert_eq!(place.proxy.count("SendMessageBatch"), 8, "the other four together");
+
+    let messages = take_all(&jobs);
+    assert_eq!(messages.len(), 65);
+    let asked = hold_first(&place.proxy, "DeleteMessageBatch");
+    let mut done = vec![begin(messages[0].acknowledge())];
+    place.proxy.wait_until_held(1);
+    done.extend(messages[1..].iter().map(|message| begin(message.acknowledge())));
+    place.proxy.wait_for("DeleteMessageBatch", 7);
+    assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
+    place.proxy.calm();
+    end(done).into_iter().for_each(|done| done.unwrap());
+    assert_eq!(place.proxy.count("DeleteMessageBatch"), 8);
+    assert_eq!(place.others().approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send_batch(&(0..10).collect::<Vec<_>>()).blocking().unwrap();
+    jobs.send_batch(&(10..20).collect::<Vec<_>>()).blocking().unwrap();
+    let asked = hold_first(&place.proxy, "ReceiveMessage");
+    let receive = |visibility: u64| begin(jobs.receive().visibility_timeout(Duration::from_secs(visibility)));
+    let mut receives = vec![receive(100)];
+    place.proxy.wait_until_held(1);
+    receives.extend((0..12).map(|_| receive(100)));
+    receives.extend((0..4).map(|_| receive(200)));
+    // The last ones may still get company.
+    place.proxy.wait_for("ReceiveMessage", 3);
+    place.proxy.calm();
+    let mut bodies: Vec<u64> = end(receives).into_iter().map(|got| got.unwrap()[0].body).collect();
+    bodies.sort_unstable();
+    bodies.dedup();
+    assert_eq!(bodies.len(), 17, "each has one, and none is another's");
+    let asked = asked.lock().unwrap();
+    let mut asked: Vec<_> =
+        asked.iter().map(|asked| [&asked["VisibilityTimeout"], &asked["MaxNumberOfMessages"]].map(Value::as_u64)).collect();
+    asked[1..].sort_unstable();
+    assert_eq!(asked, [[Some(100), Some(1)], [Some(100), Some(2)], [Some(100), Some(10)]]);
+    assert_eq!(place.proxy.count("ReceiveMessage"), 4, "and the four of the other kind");
+}
+
+#[test]
+fn without_gathering_each_operation_is_a_request_of_its_own() {
+    for suffix in ["", ".fifo"] {
+        let place = Place::new(moto(), suffix);
+        let jobs = place.mailbox(place.builder().create_missing(true).gather(false));
+        jobs.create().blocking().unwrap();
+        hold_first(&place.proxy, "SendMessageBatch");
+        let mut sends = vec![begin(jobs.send(&0))];
+        place.proxy.wait_until_held(1);
+        sends.extend((1..=12).map(|number| begin(jobs.send(&number))));
+        let batch = begin(jobs.send_batch(&[13, 14, 15]));
+        place.proxy.calm();
+        end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
+        end([batch]).remove(0).unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
+        assert_eq!(place.proxy.count("SendMessageBatch"), 14, "{suffix}: a batch of the caller's stays one");
+        let messages = take_all(&place.others());
+        assert_eq!(messages.len(), 16);
+    }
+}
+
+#[test]
+fn requests_are_no_larger_than_sqs_takes() {
+    let place = Place::moto();
+    let connection = Connection::new(place.builder().create_missing(true).build());
+    let texts: Mailbox<String> = connection.mailbox(&place.name).unwrap();
+    texts.create().blocking().unwrap();
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    place.proxy.on({
+        let sizes = Arc::clone(&sizes);
+        move |request| {
+            let value = json(request);
+            let size = |entry: &Value| {
+                let attributes = entry["MessageAttributes"].as_object().into_iter().flatten();
+                let attributes = attributes.map(|(name, value)| {
+                    name.len() + "String".len() + value["StringValue"].as_str().map_or(0, str::len)
+                });
+                entry["MessageBody"].as_str().map_or(0, str::len) + attributes.sum::<usize>()
+            };
+            let entries = value["Entries"].as_array().cloned().unwrap_or_default();
+            if request.operation == "SendMessageBatch" {
+                sizes.lock().unwrap().push((entries.len(), entries.iter().map(size).sum::<usize>()));
+            }
+            Fate::Pass
+        }
+    });
+    let checked = |many: usize| {
+        let sizes = std::mem::take(&mut *sizes.lock().unwrap());
+        assert!(sizes.iter().all(|(_, bytes)| *bytes <= 1 << 20), "{sizes:?}");
+        assert_eq!(sizes.iter().map(|(entries, _)| entries).sum::<usize>(), many);
+        sizes.len()
+    };
+    let text = "x".repeat(200 << 10);
+    let sent = texts.send_batch(&vec![text.clone(); 10]).blocking().unwrap();
+    sent.into_iter().for_each(|sent| drop(sent.unwrap()));
+    assert_eq!(checked(10), 2, "five of 200 KiB fit");
+    // Concurrent ones, and some that are large by their attributes.
+    let sends: Vec<_> = (0..12).map(|_| begin(texts.send(&text))).collect();
+    let large = |_| (0..8).fold(texts.send(&String::new()), |send, at| send.attribute(format!("a{at}"), "y".repeat(20 << 10)));
+    let sends: Vec<_> = sends.into_iter().chain((0..12).map(|at| begin(large(at)))).collect();
+    end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
+    checked(24);
+    assert_eq!(texts.approximate_count().blocking().unwrap(), 34);
+}
+
+/// The proxy answers for the server: `fails` says how often each entry fails, and as what.
+struct Failing {
+    left: HashMap<String, usize>,
+    failure: fn(&str) -> Option<Value>,
+    /// How often each was asked for.
+    asked: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl Failing {
+    /// By the body of a message, or by the receipt of a delivery.
+    fn reply(&mut self, request: &Value) -> Fate {
+        let (mut successful, mut failed) = (Vec::new(), Vec::new());
+        for entry in request["Entries"].as_array().unwrap() {
+            let id = entry["Id"].as_str().unwrap();
+            let key = entry["MessageBody"].as_str().or(entry["ReceiptHandle"].as_str()).unwrap().to_string();
+            *self.asked.lock().unwrap().entry(key.clone()).or_default() += 1;
+            match self.left.get_mut(&key).filter(|left| **left > 0) {
+                None => successful.push(json!({ "Id": id, "MessageId": "m", "MD5OfMessageBody": "x" })),
+                Some(left) => {
+                    *left -= 1;
+                    failed.extend((self.failure)(id));
+                }
+            }
+        }
+        // SQS leaves out a list that is empty.
+        let mut reply = serde_json::Map::new();
+        for (name, list) in [("Successful", successful), ("Failed", failed)] {
+            if !list.is_empty() {
+                reply.insert(name.into(), list.into());
+            }
+        }
+        answer(200, Value::Object(reply))
+    }
+}
+
+/// Five entries, of which the second and the fourth fail so often: their results, and how often each was asked for.
+fn batch_of_five(
+    verb: &'static str,
+    times: usize,
+    failure: fn(&str) -> Option<Value>,
+) -> (Vec<Result<(), Error>>, Vec<usize>) {
+    let place = Place::moto();
+    let backend = place.builder().create_missing(true).build();
+    let jobs: Mailbox<u64, u64> = Connection::new(backend.clone()).mailbox(&place.name).unwrap();
+    jobs.create().blocking().unwrap();
+    jobs.send_batch(&[1, 2, 3, 4, 5]).blocking().unwrap();
+    let messages = jobs.receive().max_messages(5).visibility_timeout(HOURS).blocking().unwrap();
+    let receipts: Vec<_> =
+        messages.iter().map(|message| Receipt { id: message.id.clone(), handle: message.receipt_handle.clone() }).collect();
+    let keys: Vec<String> = match verb {
+        "SendMessageBatch" => (1..=5).map(|number| number.to_string()).collect(),
+        _ => receipts.iter().map(|receipt| receipt.handle.to_string()).collect(),
+    };
+    let asked = Arc::new(Mutex::new(BTreeMap::new()));
+    let left = HashMap::from([(keys[1].clone(), times), (keys[3].clone(), times)]);
+    let mut failing = Failing { left, failure, asked: Arc::clone(&asked) };
+    place.proxy.on(move |request| if request.operation == verb { failing.reply(&json(request)) } else { Fate::Pass });
+    let bytes = backend.mailbox(&MailboxName::new(&place.name).unwrap(), &MailboxSettings::default()).unwrap();
+    let results = match verb {
+        "SendMessageBatch" => {
+            let sent = jobs.send_batch(&[1, 2, 3, 4, 5]).blocking().unwrap();
+            sent.into_iter().map(|sent| sent.map(drop)).collect()
+        }
+        "DeleteMessageBatch" => jobs.acknowledge_batch(&messages).blocking().unwrap(),
+        _ => {
+            let changes = receipts.into_iter().map(|receipt| (receipt, Visibility::Return(Duration::ZERO)));
+            bytes.set_visibility(changes.collect()).blocking().into_vec()
+        }
+    };
+    let asked = asked.lock().unwrap();
+    (results, keys.iter().map(|key| asked[key]).collect())
+}
+
+const BATCHES: [&str; 3] = ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"];
+
+fn servers_fault(id: &str) -> Option<Value> {
+    Some(json!({ "Id": id, "Code": "InternalError", "SenderFault": false, "Message": "try again" }))
+}
+
+#[test]
+fn an_entry_that_sqs_refuses_has_its_own_error_and_is_not_asked_for_again() {
+    for verb in BATCHES {
+        let (results, asked) = batch_of_five(verb, usize::MAX, |id| {
+            Some(json!({ "Id": id, "Code": "InvalidMessageContents", "SenderFault": true, "Message": "not so" }))
+        });
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, false, true], "{verb}");
+        assert_eq!(asked, [1, 1, 1, 1, 1], "{verb}");
+        for result in results {
+            let Err(error) = result else { continue };
+            assert!(!error.is_transient() && shown(&error).contains("InvalidMessageContents"), "{verb}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn an_entry_that_sqs_fails_to_do_is_asked_for_again_alone() {
+    for verb in BATCHES {
+        for failure in [servers_fault as fn(&str) -> Option<Value>, |_| None] {
+            let (results, asked) = batch_of_five(verb, 2, failure);
+            assert!(results.iter().all(Result::is_ok), "{verb}: {results:?}");
+            assert_eq!(asked, [1, 3, 1, 3, 1], "{verb}");
+        }
+    }
+}
+
+#[test]
+fn an_entry_that_always_fails_is_a_transient_error_of_its_own() {
+    for verb in BATCHES {
+        for failure in [servers_fault as fn(&str) -> Option<Value>, |_| None] {
+            let (results, asked) = batch_of_five(verb, usize::MAX, failure);
+            let ok: Vec<_> = results.iter().map(Result::is_ok).collect();
+            assert_eq!((ok, asked), (vec![true, false, true, false, true], vec![1, 3, 1, 3, 1]), "{verb}");
+            for result in results {
+                let Err(error) = result else { continue };
+                super::assert_passing(&error, "jobs-");
+            }
+        }
+    }
+}
+
+/// Throttling is the sender's fault, as SQS has it, and passes all the same.
+#[test]
+fn an_entry_that_is_throttled_is_asked_for_again() {
+    let (results, asked) = batch_of_five("SendMessageBatch", 1, |id| {
+        Some(json!({ "Id": id, "Code": "RequestThrottled", "SenderFault": true, "Message": "slow down" }))
+    });
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(asked, [1, 2, 1, 2, 1]);
+}

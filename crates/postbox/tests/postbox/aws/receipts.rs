@@ -1,0 +1,188 @@
+//! Receipts: good until their deadline, once, whatever the server would say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox::*;
+use postbox_test_servers::Fate;
+use serde_json::json;
+
+use super::{HOURS, LONG, Place, answer, begin, end, ministack, moto, refusal};
+
+fn assert_expired<T: std::fmt::Debug>(result: Result<T, Error>) {
+    assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
+}
+
+/// SQS counts whole seconds.
+fn pass(seconds: u64) {
+    std::thread::sleep(Duration::from_millis(seconds * 1_000 + 100));
+}
+
+#[test]
+fn after_the_deadline_nothing_is_asked_of_the_server() {
+    let place = Place::moto();
+    let jobs = place.mailbox(place.builder().create_missing(true).replies(Arc::new(MemoryReplyStore::new())));
+    jobs.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
+    let reply = jobs.send_expecting_reply(&5).blocking().unwrap();
+    let mut messages =
+        jobs.receive().max_messages(5).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
+    messages.sort_by_key(|message| message.body);
+    pass(1);
+    place.proxy.reset_counts();
+    assert_expired(messages[0].acknowledge().blocking());
+    assert_expired(messages[1].nack().blocking());
+    assert_expired(messages[2].extend_visibility(LONG).blocking());
+    assert_expired(messages[3].dead_letter("late").blocking());
+    assert_expired(messages[4].reply(&50).blocking());
+    assert_eq!(place.proxy.requests(), [""; 0]);
+    assert!(!reply.is_ready().blocking().unwrap());
+    assert_eq!(super::take_all(&place.others()).len(), 5, "all are there");
+}
+
+/// Also on the server that would take the old receipt for the new lease.
+#[test]
+fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
+    for server in [moto(), ministack()] {
+        for suffix in ["", ".fifo"] {
+            let place = Place::new(server.clone(), suffix);
+            let jobs = place.jobs();
+            jobs.send(&1).blocking().unwrap();
+            let first = jobs.receive().visibility_timeout(Duration::from_secs(1)).blocking().unwrap().remove(0);
+            let second = jobs.receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap().remove(0);
+            assert_expired(first.acknowledge().blocking());
+            assert_expired(first.nack().blocking());
+            assert_eq!(second.delivery_count, 2);
+            second.acknowledge().blocking().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_receipt_is_good_once() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send_batch(&[1, 2]).blocking().unwrap();
+    let messages = jobs.receive().max_messages(2).blocking().unwrap();
+    messages[0].acknowledge().blocking().unwrap();
+    messages[1].nack().blocking().unwrap();
+    place.proxy.reset_counts();
+    for message in &messages {
+        assert_expired(message.acknowledge().blocking());
+        assert_expired(message.nack().blocking());
+        assert_expired(message.extend_visibility(LONG).blocking());
+    }
+    assert_eq!(place.proxy.requests(), [""; 0]);
+}
+
+#[test]
+fn of_two_acts_at_once_one_succeeds() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    for _ in 0..3 {
+        jobs.send(&1).blocking().unwrap();
+        let message = jobs.receive().blocking().unwrap().remove(0);
+        place.proxy.reset_counts();
+        place.first(1, "DeleteMessageBatch", || Fate::Stall);
+        let acts = [message.acknowledge(), message.acknowledge(), message.extend_visibility(HOURS)].map(begin);
+        place.proxy.wait_until_held(1);
+        place.proxy.calm();
+        let mut results = end(acts);
+        results.remove(0).unwrap();
+        results.into_iter().for_each(assert_expired);
+        assert_eq!(place.proxy.requests(), ["DeleteMessageBatch"]);
+    }
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn an_act_that_failed_leaves_the_receipt_to_the_next() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send(&1).blocking().unwrap();
+    let message = jobs.receive().blocking().unwrap().remove(0);
+    place.first(3, "DeleteMessageBatch", Fate::internal);
+    let acts = [message.acknowledge(), message.acknowledge(), message.acknowledge()].map(begin);
+    let results = end(acts);
+    assert!(results[0].as_ref().is_err_and(Error::is_transient), "{results:?}");
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
+}
+
+#[test]
+fn an_extension_by_less_than_is_left_asks_for_nothing() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send(&1).blocking().unwrap();
+    let message = jobs.receive().visibility_timeout(Duration::from_secs(300)).blocking().unwrap().remove(0);
+    place.proxy.reset_counts();
+    for by in [0, 1, 200] {
+        message.extend_visibility(Duration::from_secs(by)).blocking().unwrap();
+    }
+    assert_eq!(place.proxy.requests(), [""; 0]);
+    message.extend_visibility(Duration::from_secs(301)).blocking().unwrap();
+    message.extend_visibility(Duration::from_secs(300)).blocking().unwrap();
+    assert_eq!(place.proxy.requests(), ["ChangeMessageVisibilityBatch"]);
+}
+
+#[test]
+fn an_extension_lasts_as_long_as_it_says() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send(&1).blocking().unwrap();
+    let message = jobs.receive().visibility_timeout(Duration::from_secs(1)).blocking().unwrap().remove(0);
+    message.extend_visibility(HOURS - Duration::from_secs(60)).blocking().unwrap();
+    pass(1);
+    assert!(place.others().receive().blocking().unwrap().is_empty());
+    message.acknowledge().blocking().unwrap();
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
+}
+
+/// What stands in line behind another request may be late when its turn comes. SQS would say yes.
+#[test]
+fn an_act_whose_lease_ends_before_its_turn_is_refused() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send_batch(&[1, 2, 3]).blocking().unwrap();
+    let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
+    let short =
+        jobs.receive().max_messages(2).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
+    place.proxy.reset_counts();
+    place.first(1, "DeleteMessageBatch", || Fate::Stall);
+    let first = begin(long.acknowledge());
+    place.proxy.wait_until_held(1);
+    let late: Vec<_> = short.iter().map(|message| begin(message.acknowledge())).collect();
+    pass(1);
+    place.proxy.calm();
+    end([first]).remove(0).unwrap();
+    end(late).into_iter().for_each(assert_expired);
+    assert_eq!(place.proxy.requests(), ["DeleteMessageBatch"]);
+    assert_eq!(super::take_all(&place.others()).len(), 2);
+}
+
+#[test]
+fn refusals_of_sqs_are_what_they_mean() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    place.first(usize::MAX, "ReceiveMessage", || {
+        refusal("OverLimit", "OverLimit", "Too many messages in flight (inflight messages count limit is 120000)")
+    });
+    for wait in [Duration::ZERO, LONG] {
+        let error = jobs.receive().wait_time(wait).blocking().map(drop).unwrap_err();
+        assert!(matches!(&error, Error::MailboxFull { mailbox, .. } if *mailbox == place.name), "{error:?}");
+        assert!(error.is_transient());
+    }
+    place.proxy.calm();
+    for code in ["ReceiptHandleIsInvalid", "InvalidParameterValue"] {
+        jobs.send(&1).blocking().unwrap();
+        let message = jobs.receive().blocking().unwrap().remove(0);
+        let text = "Value AQEB for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.";
+        place.proxy.on(move |_| {
+            answer(200, json!({ "Failed": [{ "Id": "0", "Code": code, "SenderFault": true, "Message": text }] }))
+        });
+        assert_expired(message.acknowledge().blocking());
+        place.proxy.reset_counts();
+        assert_expired(message.acknowledge().blocking());
+        assert_eq!(place.proxy.requests(), [""; 0], "it is known to have ended");
+        place.proxy.calm();
+    }
+}

@@ -1,0 +1,165 @@
+//! Waiting: long polls that all share and that strand nothing.
+
+use std::time::{Duration, Instant};
+
+use postbox_test_servers::Fate;
+
+use super::{HOURS, LONG, Place, assert_passing, begin, end, json};
+
+#[test]
+fn thousands_wait_on_one_long_poll() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    place.proxy.reset_counts();
+    let mut waiting: Vec<_> = (0..5_000).map(|_| begin(jobs.receive().wait_time(LONG).visibility_timeout(HOURS))).collect();
+    place.proxy.wait_for("ReceiveMessage", 1);
+    assert_eq!((place.proxy.requests().len(), place.proxy.open()), (1, 1));
+    let rest = waiting.split_off(40);
+    for part in 0..4 {
+        place.others().send_batch(&(part * 10..part * 10 + 10).collect::<Vec<_>>()).blocking().unwrap();
+    }
+    let mut bodies: Vec<u64> = end(waiting).into_iter().map(|got| got.unwrap()[0].body).collect();
+    bodies.sort_unstable();
+    assert_eq!(bodies, (0..40).collect::<Vec<_>>(), "those who came first have them");
+    drop(rest);
+    // Sixteen polls at most, and as many messages as requests at worst.
+    assert!(place.proxy.open() <= 16 && place.proxy.count("ReceiveMessage") <= 1 + 40 + 16, "{:?}", place.proxy.requests());
+}
+
+/// It comes while the poll is under way that was made for somebody who has left.
+fn assert_given_back(place: &Place, leave: impl FnOnce()) {
+    place.proxy.wait_for("ReceiveMessage", 1);
+    leave();
+    let others = place.others();
+    others.send(&7).blocking().unwrap();
+    place.proxy.wait_for("ChangeMessageVisibilityBatch", 1);
+    let got = others.receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap();
+    assert_eq!(got[0].body, 7);
+}
+
+#[test]
+fn a_wait_that_is_dropped_strands_nothing() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    let waiting = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
+    assert_given_back(&place, || drop(waiting));
+}
+
+#[test]
+fn a_wait_whose_time_is_over_strands_nothing() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    // The poll for them lasts as long as the longest.
+    let long = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
+    let short = begin(jobs.receive().visibility_timeout(HOURS).wait_time(Duration::from_millis(100)));
+    assert!(end([short]).remove(0).unwrap().is_empty());
+    assert_given_back(&place, || drop(long));
+}
+
+#[test]
+fn a_mailbox_that_is_closed_strands_nothing() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    let waiting = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
+    assert_given_back(&place, || {
+        jobs.close();
+        assert!(end([waiting]).remove(0).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_receive_that_does_not_wait_and_is_dropped_strands_nothing() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send(&7).blocking().unwrap();
+    place.first(1, "ReceiveMessage", || Fate::StallReply);
+    let receive = begin(jobs.receive().visibility_timeout(HOURS));
+    place.proxy.wait_until_held(1);
+    drop(receive);
+    place.proxy.calm();
+    place.proxy.wait_for("ChangeMessageVisibilityBatch", 1);
+    let got = place.others().receive().wait_time(LONG).blocking().unwrap();
+    assert_eq!(got[0].body, 7);
+}
+
+#[test]
+fn each_visibility_has_a_poll_of_its_own() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    let (sender, asked) = std::sync::mpsc::channel();
+    place.proxy.on(move |request| {
+        if request.operation == "ReceiveMessage" {
+            let _ = sender.send(json(request)["VisibilityTimeout"].as_u64());
+        }
+        Fate::Pass
+    });
+    let minutes = Duration::from_secs(300);
+    let waiting = [HOURS, minutes, HOURS, minutes]
+        .map(|visibility| begin(jobs.receive().visibility_timeout(visibility).wait_time(LONG)));
+    let mut first: Vec<_> = [asked.recv().unwrap(), asked.recv().unwrap()].into();
+    first.sort_unstable();
+    assert_eq!(first, [Some(300), Some(43_200)]);
+    assert!(asked.try_recv().is_err(), "two polls for four who wait");
+    place.others().send_batch(&[1, 2, 3, 4]).blocking().unwrap();
+    let mut bodies: Vec<u64> = end(waiting).into_iter().map(|got| got.unwrap()[0].body).collect();
+    bodies.sort_unstable();
+    assert_eq!(bodies, [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_poll_that_fails_is_the_error_of_all_who_wait_and_the_next_one_works() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    place.first(usize::MAX, "ReceiveMessage", || Fate::Stall);
+    let waiting: Vec<_> = (0..50).map(|_| begin(jobs.receive().wait_time(LONG))).collect();
+    place.proxy.wait_until_held(1);
+    place.first(usize::MAX, "ReceiveMessage", Fate::internal);
+    place.proxy.cut();
+    for result in end(waiting) {
+        assert_passing(&result.map(drop).unwrap_err(), &place.name);
+    }
+    assert_eq!(place.proxy.count("ReceiveMessage"), 3, "one poll, three attempts");
+    place.proxy.calm();
+    jobs.send(&7).blocking().unwrap();
+    assert_eq!(jobs.receive().wait_time(LONG).blocking().unwrap()[0].body, 7);
+}
+
+/// SQS counts whole seconds, and its answer may be late: nobody waits for that.
+#[test]
+fn a_wait_ends_in_its_own_time_whatever_the_poll_does() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    place.first(usize::MAX, "ReceiveMessage", || Fate::Stall);
+    let waits = [1, 200, 900, 1_100].map(|millis| begin(jobs.receive().wait_time(Duration::from_millis(millis))));
+    for result in end(waits) {
+        assert!(result.unwrap().is_empty());
+    }
+    place.proxy.wait_until_held(1);
+    assert_eq!(place.proxy.count("ReceiveMessage"), 1, "the poll of them all has not ended");
+}
+
+#[test]
+fn a_wait_goes_on_after_a_poll_that_brought_nothing() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    // The poll that the short one began ends before the long one's time.
+    let short = begin(jobs.receive().wait_time(Duration::from_secs(1)));
+    place.proxy.wait_for("ReceiveMessage", 1);
+    let long = begin(jobs.receive().wait_time(LONG));
+    assert!(end([short]).remove(0).unwrap().is_empty());
+    place.proxy.wait_for("ReceiveMessage", 2);
+    place.others().send(&7).blocking().unwrap();
+    assert_eq!(end([long]).remove(0).unwrap()[0].body, 7);
+}
+
+/// A server, or something before it, that answers long polls at once.
+#[test]
+fn a_server_that_does_not_wait_is_not_asked_all_the_time() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    place.first(usize::MAX, "ReceiveMessage", || super::answer(200, "{}"));
+    let start = Instant::now();
+    assert!(jobs.receive().wait_time(Duration::from_secs(2)).blocking().unwrap().is_empty());
+    let most = start.elapsed().as_millis() / 250 + 2;
+    assert!(place.proxy.count("ReceiveMessage") as u128 <= most, "{}", place.proxy.count("ReceiveMessage"));
+}
