@@ -84,7 +84,8 @@ fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
         }
         "ListMessageMoveTasks" => {
             let (status, moved) = statuses.next().expect("no more questions");
-            let task = json!({ "Status": status, "ApproximateNumberOfMessagesMoved": moved, "FailureReason": "AccessDenied" });
+            let task =
+                json!({ "Status": status, "ApproximateNumberOfMessagesMoved": moved, "FailureReason": "AccessDenied" });
             answer(200, json!({ "Results": [task] }))
         }
         "SendMessage" | "ReceiveMessage" | "DeleteMessage" => panic!("by hand"),

@@ -8,7 +8,8 @@ use postbox_test_servers::{Fate, Moto, REGION};
 use serde_json::json;
 
 use super::{
-    HOURS, LONG, Place, SECRET, TOKEN, answer, assert_passing, begin, client, end, ministack, moto, refusal, shown, take_all, until,
+    HOURS, LONG, Place, SECRET, TOKEN, answer, assert_passing, begin, client, end, ministack, moto, refusal, shown,
+    take_all, until,
 };
 
 /// A mailbox by the proxy, the same past it, and what a verb acts on.
@@ -441,7 +442,9 @@ fn credentials_that_are_not_accepted_are_an_error_for_good_that_does_not_show_th
         assert!(!error.is_transient() && text.contains("does not accept these credentials"), "{error:?}");
         assert!(text.contains(code) && text.contains(&place.name), "{text}");
     }
-    place.proxy.on(|_| refusal("AccessDenied", "AccessDenied", "User test is not authorized to perform: sqs:SendMessage"));
+    place
+        .proxy
+        .on(|_| refusal("AccessDenied", "AccessDenied", "User test is not authorized to perform: sqs:SendMessage"));
     let error = jobs.send(&1).blocking().unwrap_err();
     let text = shown(&error);
     assert!(!error.is_transient() && text.contains("does not permit") && text.contains("sqs:SendMessage"), "{text}");
