@@ -140,11 +140,15 @@ where
         }
         other => {
             let chain = chain(&other);
+            let says = |sign: &str| chain.to_lowercase().contains(sign);
             // Who has no credentials now will have none in a second.
             let is_final = matches!(&other, SdkError::ConstructionFailure(_))
-                || ["credential", "certificate", "UnknownIssuer", "region"].iter().any(|sign| chain.contains(sign));
+                || ["credential", "certificate", "unknownissuer", "missing region"].into_iter().any(says);
             let hint = match () {
-                () if chain.contains("credential") => {
+                () if says("missing region") => {
+                    "cannot be asked: no region (write sqs://eu-west-1/name, or set AWS_REGION)"
+                }
+                () if says("credential") => {
                     "cannot be asked: no credentials (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or have a profile or a role)"
                 }
                 () if is_final => "cannot be asked",

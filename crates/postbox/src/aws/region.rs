@@ -132,10 +132,8 @@ impl Region {
     ) -> Result<Vec<Received>, Fault> {
         let attempt = PATIENCE + Duration::from_secs(wait.unsigned_abs().into());
         // Limits that are for other requests do not count.
-        let patience = TimeoutConfig::builder()
-            .operation_attempt_timeout(attempt)
-            .operation_timeout(attempt + PATIENCE)
-            .build();
+        let patience =
+            TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(attempt + PATIENCE).build();
         let request = self
             .client
             .receive_message()

@@ -84,7 +84,8 @@ fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
         }
         "ListMessageMoveTasks" => {
             let (status, moved) = statuses.next().expect("no more questions");
-            let task = json!({ "Status": status, "ApproximateNumberOfMessagesMoved": moved, "FailureReason": "AccessDenied" });
+            let task =
+                json!({ "Status": status, "ApproximateNumberOfMessagesMoved": moved, "FailureReason": "AccessDenied" });
             answer(200, json!({ "Results": [task] }))
         }
         "SendMessage" | "ReceiveMessage" | "DeleteMessage" => panic!("by hand"),
@@ -168,6 +169,28 @@ fn letters_that_cannot_be_moved_stay() {
     assert_passing(&jobs.dead_letters().redrive(10).blocking().unwrap_err(), &place.name);
     // They are not left taken out.
     assert_eq!(place.others().dead_letters().list(10).blocking().unwrap().len(), 3);
+}
+
+/// What is written on a letter counts too.
+#[test]
+fn a_letter_is_no_larger_than_sqs_takes() {
+    let place = Place::moto();
+    let connection = Connection::new(place.builder().create_missing(true).build());
+    let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&place.name).unwrap();
+    raw.send(&vec![b'x'; (1 << 20) - 1_000]).blocking().unwrap();
+    let message = raw.receive().blocking().unwrap().remove(0);
+    place.proxy.on(|request| {
+        if request.operation == "SendMessage" {
+            let asked = super::json(request);
+            let packed = asked["MessageAttributes"]["postbox.headers"]["StringValue"].as_str().unwrap();
+            let size = asked["MessageBody"].as_str().unwrap().len() + "postbox.headersString".len() + packed.len();
+            assert!(size <= 1 << 20, "{size}");
+        }
+        Fate::Pass
+    });
+    message.dead_letter("ü".repeat(5_000)).blocking().unwrap();
+    let letters = raw.dead_letters().list(10).blocking().unwrap();
+    assert!(letters[0].reason.starts_with('ü') && letters[0].body.len() == (1 << 20) - 1_000);
 }
 
 #[test]

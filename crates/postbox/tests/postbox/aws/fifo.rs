@@ -53,7 +53,12 @@ fn a_group_is_with_one_receiver_at_a_time() {
             let place = fifo(server.clone());
             let jobs = place.jobs();
             // It finds nothing, and others come while it is under way.
-            place.first(1, "ReceiveMessage", || Fate::StallReply);
+            let mut is_first = true;
+            place.proxy.on(move |request| match request.operation == "ReceiveMessage" {
+                true if std::mem::take(&mut is_first) => Fate::StallReply,
+                true => Fate::Stall,
+                false => Fate::Pass,
+            });
             let receive = |wait| begin(jobs.receive().visibility_timeout(HOURS).wait_time(wait));
             let nothing = receive(wait.min(Duration::from_secs(1)));
             place.proxy.wait_until_held(1);
@@ -64,7 +69,8 @@ fn a_group_is_with_one_receiver_at_a_time() {
             place.proxy.calm();
             assert!(end([nothing]).remove(0).unwrap().is_empty());
             if wait.is_zero() {
-                let got: Vec<u64> = end(receives).into_iter().flat_map(|got| got.unwrap()).map(|got| got.body).collect();
+                let got: Vec<u64> =
+                    end(receives).into_iter().flat_map(|got| got.unwrap()).map(|got| got.body).collect();
                 assert_eq!(got, [1], "none of the others may have the next before that is done");
                 continue;
             }
@@ -127,7 +133,8 @@ fn a_default_group_puts_all_messages_in_one_order() {
 #[test]
 fn a_request_cannot_be_sent_once() {
     let place = fifo(moto());
-    let jobs = place.mailbox(place.builder().create_missing(true).replies(std::sync::Arc::new(MemoryReplyStore::new())));
+    let jobs =
+        place.mailbox(place.builder().create_missing(true).replies(std::sync::Arc::new(MemoryReplyStore::new())));
     let error = jobs.send_expecting_reply(&1).deduplication_id("once").blocking().map(drop).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     jobs.send_expecting_reply(&1).blocking().unwrap();

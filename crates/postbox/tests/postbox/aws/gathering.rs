@@ -101,8 +101,10 @@ fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
     bodies.dedup();
     assert_eq!(bodies.len(), 17, "each has one, and none is another's");
     let asked = asked.lock().unwrap();
-    let mut asked: Vec<_> =
-        asked.iter().map(|asked| [&asked["VisibilityTimeout"], &asked["MaxNumberOfMessages"]].map(Value::as_u64)).collect();
+    let mut asked: Vec<_> = asked
+        .iter()
+        .map(|asked| [&asked["VisibilityTimeout"], &asked["MaxNumberOfMessages"]].map(Value::as_u64))
+        .collect();
     asked[1..].sort_unstable();
     assert_eq!(asked, [[Some(100), Some(1)], [Some(100), Some(2)], [Some(100), Some(10)]]);
     assert_eq!(place.proxy.count("ReceiveMessage"), 4, "and the four of the other kind");
@@ -165,7 +167,8 @@ fn requests_are_no_larger_than_sqs_takes() {
     assert_eq!(checked(10), 2, "five of 200 KiB fit");
     // Concurrent ones, and some that are large by their attributes.
     let sends: Vec<_> = (0..12).map(|_| begin(texts.send(&text))).collect();
-    let large = |_| (0..8).fold(texts.send(&String::new()), |send, at| send.attribute(format!("a{at}"), "y".repeat(20 << 10)));
+    let large =
+        |_| (0..8).fold(texts.send(&String::new()), |send, at| send.attribute(format!("a{at}"), "y".repeat(20 << 10)));
     let sends: Vec<_> = sends.into_iter().chain((0..12).map(|at| begin(large(at)))).collect();
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
     checked(24);
@@ -219,8 +222,10 @@ fn batch_of_five(
     jobs.create().blocking().unwrap();
     jobs.send_batch(&[1, 2, 3, 4, 5]).blocking().unwrap();
     let messages = jobs.receive().max_messages(5).visibility_timeout(HOURS).blocking().unwrap();
-    let receipts: Vec<_> =
-        messages.iter().map(|message| Receipt { id: message.id.clone(), handle: message.receipt_handle.clone() }).collect();
+    let receipts: Vec<_> = messages
+        .iter()
+        .map(|message| Receipt { id: message.id.clone(), handle: message.receipt_handle.clone() })
+        .collect();
     let keys: Vec<String> = match verb {
         "SendMessageBatch" => (1..=5).map(|number| number.to_string()).collect(),
         _ => receipts.iter().map(|receipt| receipt.handle.to_string()).collect(),

@@ -86,7 +86,12 @@ fn a_uri_that_leads_nowhere_says_why() {
         assert!(outcome.starts_with(&format!("transient {is_transient}: ")), "{uri}: {outcome}");
         words.iter().for_each(|word| assert!(outcome.contains(word), "{uri}: no {word:?} in {outcome}"));
     };
-    fails(&here("nobody-made-this?create=false"), &CREDENTIALS, false, &["nobody-made-this", "sqs://eu-west-1", "create"]);
+    fails(
+        &here("nobody-made-this?create=false"),
+        &CREDENTIALS,
+        false,
+        &["nobody-made-this", "sqs://eu-west-1", "create"],
+    );
     fails(&here("x?create=true"), &[], false, &["no credentials", "sqs://eu-west-1/x"]);
     fails(&here("x?create=yes"), &CREDENTIALS, false, &["create", "true or false"]);
     fails(&here("x?colour=red"), &CREDENTIALS, false, &["colour"]);
@@ -265,7 +270,10 @@ fn max_deliveries_that_the_queue_has_otherwise_is_an_error_unless_it_may_be_chan
         wants(3).send(&1).blocking().unwrap();
         let error = wants(5).send(&1).blocking().unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { parameter: "max_deliveries", .. }), "{error:?}");
-        assert!(error.to_string().contains("maxReceiveCount = 3") && error.to_string().contains(&place.name), "{error}");
+        assert!(
+            error.to_string().contains("maxReceiveCount = 3") && error.to_string().contains(&place.name),
+            "{error}"
+        );
         wants(5).create().blocking().unwrap();
         wants(5).send(&1).blocking().unwrap();
         assert!(wants(3).send(&1).blocking().is_err());
@@ -361,7 +369,8 @@ fn messages_of_other_programs_are_received_as_they_are() {
         );
         let message = jobs.receive().blocking().unwrap().remove(0);
         assert_eq!((message.body, message.id.to_string().as_str()), (17, sent["MessageId"].as_str().unwrap()));
-        let attributes: Vec<_> = message.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let attributes: Vec<_> =
+            message.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(attributes, [("kind", "odd"), ("raw", "AP8="), ("tries", "3")]);
         message.acknowledge().blocking().unwrap();
         // And a body that is not what the mailbox reads spoils nothing.
@@ -375,9 +384,8 @@ fn regions_are_apart() {
     let place = Place::moto();
     place.jobs().send(&1).blocking().unwrap();
     let config = client(&place.server).config().to_builder();
-    let elsewhere = postbox::aws::sqs::Client::from_conf(
-        config.region(postbox::aws::config::Region::new("ap-south-1")).build(),
-    );
+    let elsewhere =
+        postbox::aws::sqs::Client::from_conf(config.region(postbox::aws::config::Region::new("ap-south-1")).build());
     let other = place.mailbox(postbox::aws::SqsBackend::builder(elsewhere));
     let error = other.receive().blocking().map(drop).unwrap_err();
     assert!(error.to_string().contains("sqs://ap-south-1"), "{error}");

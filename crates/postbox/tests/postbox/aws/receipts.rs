@@ -24,8 +24,7 @@ fn after_the_deadline_nothing_is_asked_of_the_server() {
     let jobs = place.mailbox(place.builder().create_missing(true).replies(Arc::new(MemoryReplyStore::new())));
     jobs.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
     let reply = jobs.send_expecting_reply(&5).blocking().unwrap();
-    let mut messages =
-        jobs.receive().max_messages(5).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
+    let mut messages = jobs.receive().max_messages(5).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
     messages.sort_by_key(|message| message.body);
     pass(1);
     place.proxy.reset_counts();
@@ -144,8 +143,7 @@ fn an_act_whose_lease_ends_before_its_turn_is_refused() {
     let jobs = place.jobs();
     jobs.send_batch(&[1, 2, 3]).blocking().unwrap();
     let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
-    let short =
-        jobs.receive().max_messages(2).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
+    let short = jobs.receive().max_messages(2).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
     place.proxy.reset_counts();
     place.first(1, "DeleteMessageBatch", || Fate::Stall);
     let first = begin(long.acknowledge());

@@ -11,7 +11,8 @@ fn thousands_wait_on_one_long_poll() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.proxy.reset_counts();
-    let mut waiting: Vec<_> = (0..5_000).map(|_| begin(jobs.receive().wait_time(LONG).visibility_timeout(HOURS))).collect();
+    let mut waiting: Vec<_> =
+        (0..5_000).map(|_| begin(jobs.receive().wait_time(LONG).visibility_timeout(HOURS))).collect();
     place.proxy.wait_for("ReceiveMessage", 1);
     assert_eq!((place.proxy.requests().len(), place.proxy.open()), (1, 1));
     let rest = waiting.split_off(40);
@@ -23,7 +24,11 @@ fn thousands_wait_on_one_long_poll() {
     assert_eq!(bodies, (0..40).collect::<Vec<_>>(), "those who came first have them");
     drop(rest);
     // Sixteen polls at most, and as many messages as requests at worst.
-    assert!(place.proxy.open() <= 16 && place.proxy.count("ReceiveMessage") <= 1 + 40 + 16, "{:?}", place.proxy.requests());
+    assert!(
+        place.proxy.open() <= 16 && place.proxy.count("ReceiveMessage") <= 1 + 40 + 16,
+        "{:?}",
+        place.proxy.requests()
+    );
 }
 
 /// It comes while the poll is under way that was made for somebody who has left.
