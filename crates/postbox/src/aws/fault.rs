@@ -65,6 +65,12 @@ impl Fault {
         NOT_PERMITTED.contains(&self.code.as_str())
     }
 
+    /// A refusal of what was asked for, not of who asks or where.
+    pub(super) fn is_about_content(&self) -> bool {
+        let is_about_else = self.is_missing() || self.is_not_permitted() || NOT_KNOWN.contains(&self.code.as_str());
+        self.is_answer && !self.error.is_transient() && !is_about_else
+    }
+
     /// The receipt is not good any more.
     pub(super) fn is_stale_receipt(&self) -> bool {
         matches!(self.code.as_str(), "ReceiptHandleIsInvalid" | "MessageNotInflight" | "InvalidIdFormat")
