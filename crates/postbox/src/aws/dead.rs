@@ -88,15 +88,19 @@ impl Queue {
 
     async fn write(&self, delivery: &Delivery, group: Option<String>, reason: String) -> Result<(), Error> {
         let dead = self.dead_queue_to_write().await?;
-        let letter = Letter::new(Content {
-            dead: Some(Dead {
-                reason,
+        let letter = |reason: &str| {
+            let dead = Dead {
+                reason: reason.to_string(),
                 at: as_millis(SystemClock.now()),
                 enqueued_at: as_millis(delivery.enqueued_at),
                 delivery_count: delivery.delivery_count,
-            }),
-            ..Content::of(delivery)
-        });
+            };
+            Letter::new(Content { dead: Some(dead), ..Content::of(delivery) })
+        };
+        // A reason that is cut is better than a letter that cannot be written.
+        let room = reason.len().saturating_sub(letter(&reason).size.saturating_sub(dead.most));
+        let end = (0..=room).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+        let letter = letter(&reason[..end]);
         self.region
             .put(&dead.url, letter, self.is_fifo, group, &format!("dead-{}", delivery.id))
             .await

@@ -65,6 +65,12 @@ impl Fault {
         NOT_PERMITTED.contains(&self.code.as_str())
     }
 
+    /// A refusal of what was asked for, not of who asks or where.
+    pub(super) fn is_about_content(&self) -> bool {
+        let is_about_else = self.is_missing() || self.is_not_permitted() || NOT_KNOWN.contains(&self.code.as_str());
+        self.is_answer && !self.error.is_transient() && !is_about_else
+    }
+
     /// The receipt is not good any more.
     pub(super) fn is_stale_receipt(&self) -> bool {
         matches!(self.code.as_str(), "ReceiptHandleIsInvalid" | "MessageNotInflight" | "InvalidIdFormat")
@@ -140,11 +146,15 @@ where
         }
         other => {
             let chain = chain(&other);
+            let says = |sign: &str| chain.to_lowercase().contains(sign);
             // Who has no credentials now will have none in a second.
             let is_final = matches!(&other, SdkError::ConstructionFailure(_))
-                || ["credential", "certificate", "UnknownIssuer", "region"].iter().any(|sign| chain.contains(sign));
+                || ["credential", "certificate", "unknownissuer", "missing region"].into_iter().any(says);
             let hint = match () {
-                () if chain.contains("credential") => {
+                () if says("missing region") => {
+                    "cannot be asked: no region (write sqs://eu-west-1/name, or set AWS_REGION)"
+                }
+                () if says("credential") => {
                     "cannot be asked: no credentials (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or have a profile or a role)"
                 }
                 () if is_final => "cannot be asked",

@@ -301,42 +301,49 @@ impl Queue {
         F: Future<Output = Result<Outcome, Fault>>,
     {
         let mut results = Vec::with_capacity(entries.len());
-        let mut left = entries;
-        for attempt in 1.. {
-            if left.is_empty() {
-                break;
-            }
-            let (done, failed) = match ask(&left).await {
-                Ok(answer) => answer,
-                Err(fault) => {
-                    results.extend(left.into_iter().map(|entry| (entry, Err(fault.clone()))));
+        let mut parts = vec![entries];
+        while let Some(mut left) = parts.pop() {
+            for attempt in 1.. {
+                if left.is_empty() {
                     break;
                 }
-            };
-            let mut outcomes: Vec<Option<Result<String, Fault>>> = (0..left.len()).map(|_| None).collect();
-            let mut note = |id: &str, outcome| {
-                if let Some(slot) = id.parse::<usize>().ok().and_then(|at| outcomes.get_mut(at)) {
-                    *slot = Some(outcome);
+                let (done, failed) = match ask(&left).await {
+                    Ok(answer) => answer,
+                    // One of them may be why, and the others are not to suffer for it.
+                    Err(fault) if left.len() > 1 && fault.is_about_content() => {
+                        parts.extend(left.into_iter().rev().map(|entry| vec![entry]));
+                        break;
+                    }
+                    Err(fault) => {
+                        results.extend(left.into_iter().map(|entry| (entry, Err(fault.clone()))));
+                        break;
+                    }
+                };
+                let mut outcomes: Vec<Option<Result<String, Fault>>> = (0..left.len()).map(|_| None).collect();
+                let mut note = |id: &str, outcome| {
+                    if let Some(slot) = id.parse::<usize>().ok().and_then(|at| outcomes.get_mut(at)) {
+                        *slot = Some(outcome);
+                    }
+                };
+                for (id, value) in done {
+                    note(&id, Ok(value));
                 }
-            };
-            for (id, value) in done {
-                note(&id, Ok(value));
-            }
-            for entry in failed {
-                let id = entry.id.clone();
-                note(&id, Err(Fault::of_entry(&self.shown(), entry)));
-            }
-            let mut again = Vec::new();
-            for (entry, outcome) in left.into_iter().zip(outcomes) {
-                let outcome = outcome.unwrap_or_else(|| Err(Fault::incomplete(&self.shown())));
-                match outcome {
-                    Err(fault) if fault.error.is_transient() && attempt < ATTEMPTS => again.push(entry),
-                    outcome => results.push((entry, outcome)),
+                for entry in failed {
+                    let id = entry.id.clone();
+                    note(&id, Err(Fault::of_entry(&self.shown(), entry)));
                 }
-            }
-            left = again;
-            if !left.is_empty() {
-                tokio::time::sleep(crate::receive::pause_after(attempt)).await;
+                let mut again = Vec::new();
+                for (entry, outcome) in left.into_iter().zip(outcomes) {
+                    let outcome = outcome.unwrap_or_else(|| Err(Fault::incomplete(&self.shown())));
+                    match outcome {
+                        Err(fault) if fault.error.is_transient() && attempt < ATTEMPTS => again.push(entry),
+                        outcome => results.push((entry, outcome)),
+                    }
+                }
+                left = again;
+                if !left.is_empty() {
+                    tokio::time::sleep(crate::receive::pause_after(attempt)).await;
+                }
             }
         }
         results

@@ -171,6 +171,28 @@ fn letters_that_cannot_be_moved_stay() {
     assert_eq!(place.others().dead_letters().list(10).blocking().unwrap().len(), 3);
 }
 
+/// What is written on a letter counts too.
+#[test]
+fn a_letter_is_no_larger_than_sqs_takes() {
+    let place = Place::moto();
+    let connection = Connection::new(place.builder().create_missing(true).build());
+    let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&place.name).unwrap();
+    raw.send(&vec![b'x'; (1 << 20) - 1_000]).blocking().unwrap();
+    let message = raw.receive().blocking().unwrap().remove(0);
+    place.proxy.on(|request| {
+        if request.operation == "SendMessage" {
+            let asked = super::json(request);
+            let packed = asked["MessageAttributes"]["postbox.headers"]["StringValue"].as_str().unwrap();
+            let size = asked["MessageBody"].as_str().unwrap().len() + "postbox.headersString".len() + packed.len();
+            assert!(size <= 1 << 20, "{size}");
+        }
+        Fate::Pass
+    });
+    message.dead_letter("ü".repeat(5_000)).blocking().unwrap();
+    let letters = raw.dead_letters().list(10).blocking().unwrap();
+    assert!(letters[0].reason.starts_with('ü') && letters[0].body.len() == (1 << 20) - 1_000);
+}
+
 #[test]
 fn without_a_queue_for_letters_it_is_said_how_to_have_one() {
     let place = Place::moto();

@@ -297,6 +297,35 @@ fn an_entry_that_always_fails_is_a_transient_error_of_its_own() {
     }
 }
 
+/// Where a server refuses the whole request for one entry, those who share it do not suffer.
+#[test]
+fn a_request_that_is_refused_is_divided() {
+    for suffix in ["", ".fifo"] {
+        let place = Place::new(moto(), suffix);
+        let jobs = place.jobs();
+        place.proxy.on(|request| {
+            let is_bad = |entry: &Value| entry["MessageBody"] == "5";
+            match json(request)["Entries"].as_array().is_some_and(|entries| entries.iter().any(is_bad)) {
+                true => super::refusal("InvalidParameterValue", "InvalidParameterValue", "not five"),
+                false => Fate::Pass,
+            }
+        });
+        place.proxy.stall(true);
+        let mut sends = vec![begin(jobs.send(&0))];
+        place.proxy.wait_until_held(1);
+        sends.extend((1..=8).map(|number| begin(jobs.send(&number))));
+        place.proxy.stall(false);
+        let results = end(sends);
+        assert_eq!(place.proxy.count("SendMessageBatch"), 1 + 1 + 8);
+        let refused: Vec<_> = (0..).zip(&results).filter(|(_, result)| result.is_err()).map(|(at, _)| at).collect();
+        assert_eq!(refused, [5], "{results:?}");
+        assert!(shown(results[5].as_ref().unwrap_err()).contains("not five"));
+        let mut bodies: Vec<_> = take_all(&place.others()).iter().map(|message| message.body).collect();
+        bodies.sort_unstable();
+        assert_eq!(bodies, [0, 1, 2, 3, 4, 6, 7, 8]);
+    }
+}
+
 /// Throttling is the sender's fault, as SQS has it, and passes all the same.
 #[test]
 fn an_entry_that_is_throttled_is_asked_for_again() {

@@ -1,1 +1,275 @@
-//! To come.
+//! Replies in DynamoDB, with faults in between.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postbox::aws::DynamoDbReplyStore;
+use postbox::aws::dynamodb::Client;
+use postbox::*;
+use postbox_test_servers::{Fate, REGION};
+use serde_json::json;
+
+use super::{LONG, Place, answer, assert_passing, begin, config, dynamodb, end, json, ministack, moto, shown, soon};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A table by the proxy, and the same past it.
+struct Table {
+    place: Place,
+    store: DynamoDbReplyStore,
+    others: DynamoDbReplyStore,
+}
+
+fn store(endpoint: &str, table: &str) -> DynamoDbReplyStore {
+    let config = postbox::aws::dynamodb::config::Builder::from(&config(endpoint)).retry_config(soon());
+    DynamoDbReplyStore::from_client(Client::from_conf(config.build()), table)
+}
+
+impl Table {
+    fn new(server: String) -> Self {
+        let place = Place::new(server, "");
+        let (store, others) = (store(&place.proxy.endpoint(), &place.name), store(&place.server, &place.name));
+        others.create_table().blocking().unwrap();
+        Table { place, store, others }
+    }
+
+    fn pending(&self) -> ReplyId {
+        let id = ReplyId::new();
+        assert!(self.others.create(id.clone(), HOUR).blocking().unwrap());
+        id
+    }
+
+    fn resolved(&self) -> ReplyId {
+        let id = self.pending();
+        assert_eq!(self.others.resolve(id.clone(), value()).blocking().unwrap(), Resolved::Stored);
+        id
+    }
+}
+
+fn value() -> ReplyValue {
+    ReplyValue { body: "42".into(), content_type: ContentType::Json }
+}
+
+fn state(store: &DynamoDbReplyStore, id: &ReplyId) -> Option<ReplyState> {
+    store.get(id.clone()).blocking().unwrap().map(|entry| entry.state)
+}
+
+/// Each transition, the first request of which fares so.
+fn assert_one_effect(table: &Table, fate: fn() -> Fate) {
+    let id = ReplyId::new();
+    table.place.first(1, "PutItem", fate);
+    assert!(table.store.create(id.clone(), HOUR).blocking().unwrap());
+    assert!(!table.store.create(id.clone(), HOUR).blocking().unwrap());
+    table.place.first(1, "UpdateItem", fate);
+    assert_eq!(table.store.resolve(id.clone(), value()).blocking().unwrap(), Resolved::Stored);
+    let again = table.store.resolve(id.clone(), value()).blocking().unwrap();
+    assert_eq!(again, Resolved::Refused(Some(ReplyState::Resolved)));
+    table.place.first(1, "UpdateItem", fate);
+    let taken = table.store.consume(id.clone()).blocking().unwrap().expect("the answer");
+    assert_eq!((taken.value, taken.state), (Some(value()), ReplyState::Resolved));
+    assert_eq!(table.store.consume(id.clone()).blocking().unwrap(), None);
+    let id = table.pending();
+    table.place.first(1, "UpdateItem", fate);
+    assert!(table.store.cancel(id.clone()).blocking().unwrap());
+    assert!(!table.store.cancel(id.clone()).blocking().unwrap());
+    assert_eq!(state(&table.others, &id), Some(ReplyState::Cancelled));
+    let id = table.resolved();
+    for (operation, look) in [("GetItem", false), ("BatchGetItem", true)] {
+        table.place.first(1, operation, fate);
+        match look {
+            false => assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved)),
+            true => assert!(table.store.settled(id.clone(), LONG).blocking().unwrap()),
+        }
+    }
+    table.place.first(1, "Query", fate);
+    assert!(table.store.scan_expired(10).blocking().unwrap().is_empty());
+    table.place.proxy.calm();
+}
+
+#[test]
+fn a_lost_reply_of_any_transition_has_one_effect() {
+    for server in [dynamodb(), moto(), ministack()] {
+        assert_one_effect(&Table::new(server), || Fate::DropReply);
+    }
+}
+
+#[test]
+fn failures_and_throttling_that_pass_are_not_noticed() {
+    let table = Table::new(dynamodb());
+    for fate in [Fate::table_throttled, Fate::internal, Fate::unavailable, || Fate::DropRequest] {
+        assert_one_effect(&table, fate);
+    }
+}
+
+#[test]
+fn what_keeps_failing_is_a_transient_error_that_names_the_table() {
+    let table = Table::new(dynamodb());
+    let id = table.resolved();
+    let named = format!("dynamodb://{REGION}/{}", table.place.name);
+    for fate in [Fate::table_throttled, Fate::internal, || Fate::DropRequest] {
+        table.place.proxy.on(move |_| fate());
+        for error in [
+            table.store.create(ReplyId::new(), HOUR).blocking().map(drop).unwrap_err(),
+            table.store.resolve(id.clone(), value()).blocking().map(drop).unwrap_err(),
+            table.store.cancel(id.clone()).blocking().map(drop).unwrap_err(),
+            table.store.get(id.clone()).blocking().map(drop).unwrap_err(),
+            table.store.consume(id.clone()).blocking().map(drop).unwrap_err(),
+            table.store.delete(id.clone()).blocking().map(drop).unwrap_err(),
+            table.store.scan_expired(10).blocking().map(drop).unwrap_err(),
+            table.store.cleanup_expired(10).blocking().map(drop).unwrap_err(),
+            table.store.settled(id.clone(), Duration::ZERO).blocking().map(drop).unwrap_err(),
+            table.store.settled(id.clone(), LONG).blocking().map(drop).unwrap_err(),
+        ] {
+            assert_passing(&error, &named);
+        }
+        table.place.proxy.calm();
+        assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
+    }
+    assert!(table.store.consume(id).blocking().unwrap().is_some());
+}
+
+#[test]
+fn nonsense_for_a_reply_is_an_error_and_no_panic() {
+    let table = Table::new(dynamodb());
+    let id = table.resolved();
+    for nonsense in ["", "[1]", "<html/>", "{\"Item\":7}", "{\"Item\":{\"id\":{\"Q\":\"1\"}},\"Responses\":[]}"] {
+        table.place.proxy.on(move |_| answer(200, nonsense));
+        let short = Duration::from_millis(50);
+        let results = [
+            table.store.create(ReplyId::new(), HOUR).blocking().map(drop),
+            table.store.get(id.clone()).blocking().map(drop),
+            table.store.scan_expired(10).blocking().map(drop),
+            table.store.settled(id.clone(), short).blocking().map(drop),
+        ];
+        results.into_iter().filter_map(Result::err).for_each(|error| drop(shown(&error)));
+    }
+    table.place.proxy.calm();
+    assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
+}
+
+#[test]
+fn thousands_who_wait_share_their_looks() {
+    let table = Table::new(dynamodb());
+    let ids: Vec<_> = (0..250).map(|_| table.pending()).collect();
+    let start = Instant::now();
+    // Twenty for each reply; three requests look for them all.
+    let mut waiting: Vec<_> = Vec::new();
+    for _ in 0..20 {
+        waiting.extend(ids.iter().map(|id| begin(table.store.settled(id.clone(), LONG))));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for id in &ids {
+        table.others.resolve(id.clone(), value()).blocking().unwrap();
+    }
+    assert!(end(waiting).into_iter().all(|settled| settled.unwrap()));
+    // Never more often than every 25 ms, however many come meanwhile.
+    let rounds = start.elapsed().as_millis() as usize / 25 + 1;
+    let looks = table.place.proxy.count("BatchGetItem");
+    assert!(looks <= 3 * rounds && table.place.proxy.open() <= 2, "{looks} in {rounds} rounds");
+}
+
+#[test]
+fn a_wait_looks_again_for_what_dynamodb_had_no_time_for() {
+    let table = Table::new(dynamodb());
+    let id = table.pending();
+    table.place.proxy.on(|request| {
+        let asked = json(request);
+        match request.operation.as_str() {
+            "BatchGetItem" => answer(200, json!({ "Responses": {}, "UnprocessedKeys": asked["RequestItems"] })),
+            _ => Fate::Pass,
+        }
+    });
+    let waiting = begin(table.store.settled(id.clone(), LONG));
+    table.place.proxy.wait_for("BatchGetItem", 4);
+    table.others.resolve(id, value()).blocking().unwrap();
+    table.place.proxy.calm();
+    assert!(end([waiting]).remove(0).unwrap());
+}
+
+#[test]
+fn nobody_looks_when_nobody_waits() {
+    let table = Table::new(dynamodb());
+    let id = table.pending();
+    for round in 0..2 {
+        let waiting = begin(table.store.settled(id.clone(), LONG));
+        table.place.proxy.wait_for("BatchGetItem", 3);
+        match round {
+            0 => drop(waiting),
+            _ => {
+                table.others.resolve(id.clone(), value()).blocking().unwrap();
+                assert!(end([waiting]).remove(0).unwrap());
+            }
+        }
+        // One more may have been under way; the next would come within a second.
+        std::thread::sleep(Duration::from_millis(100));
+        table.place.proxy.reset_counts();
+        std::thread::sleep(Duration::from_millis(1_300));
+        assert_eq!(table.place.proxy.count("BatchGetItem"), 0);
+    }
+}
+
+#[test]
+fn a_missing_table_is_named_and_can_be_made() {
+    let place = Place::new(dynamodb(), "");
+    let store = store(&place.proxy.endpoint(), &place.name);
+    for error in [
+        store.create(ReplyId::new(), HOUR).blocking().map(drop).unwrap_err(),
+        store.resolve(ReplyId::new(), value()).blocking().map(drop).unwrap_err(),
+        store.get(ReplyId::new()).blocking().map(drop).unwrap_err(),
+        store.settled(ReplyId::new(), LONG).blocking().map(drop).unwrap_err(),
+    ] {
+        let text = shown(&error);
+        assert!(matches!(error, Error::Resolution { .. }) && text.contains(&place.name), "{error:?}");
+        assert!(text.contains("create_table()"), "{text}");
+    }
+    // Also if replies to that are lost.
+    place.first(1, "CreateTable", || Fate::DropReply);
+    store.create_table().blocking().unwrap();
+    place.first(1, "UpdateTimeToLive", || Fate::DropReply);
+    store.create_table().blocking().unwrap();
+    assert!(store.create(ReplyId::new(), HOUR).blocking().unwrap());
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_named_and_another_one_can_be_given() {
+    let table = Table::new(dynamodb());
+    // The queue on another server, the replies at this one.
+    let queue = Place::moto();
+    let backend = queue.builder().create_missing(true).replies(Arc::new(table.store.clone())).build();
+    let jobs: Mailbox<u64, String> = Connection::new(backend).mailbox(&queue.name).unwrap();
+    let reply = jobs.send_expecting_reply(&1).blocking().unwrap();
+    let message = jobs.receive().blocking().unwrap().remove(0);
+    let error = message.reply(&"x".repeat(400 << 10)).blocking().unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::InvalidParameter { .. }) && text.contains("399360"), "{text}");
+    let largest = "x".repeat((390 << 10) - 2);
+    message.reply(&largest).blocking().unwrap();
+    assert_eq!(reply.wait().timeout(LONG).blocking().unwrap(), largest);
+}
+
+#[test]
+fn a_request_is_answered_over_a_network_that_loses_every_first_reply() {
+    for suffix in ["", ".fifo"] {
+        let table = Table::new(dynamodb());
+        let queue = Place::new(moto(), suffix);
+        let backend = queue.builder().create_missing(true).replies(Arc::new(table.store.clone())).build();
+        let jobs: Mailbox<u64, u64> = Connection::new(backend).mailbox(&queue.name).unwrap();
+        jobs.create().blocking().unwrap();
+        for place in [&table.place, &queue] {
+            let mut seen = Vec::new();
+            place.proxy.on(move |request| {
+                // A lost reply to a receive leases the message for nobody.
+                let is_first = request.operation != "ReceiveMessage" && !seen.contains(&request.operation);
+                seen.push(request.operation.clone());
+                if is_first { Fate::DropReply } else { Fate::Pass }
+            });
+        }
+        let reply = jobs.send_expecting_reply(&20).blocking().unwrap();
+        let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
+        message.reply(&(message.body + 1)).blocking().unwrap();
+        assert_eq!(reply.wait().timeout(LONG).blocking().unwrap(), 21);
+        // A reply is found again by its id, by another program, until it is taken.
+        let again: Reply<u64> = jobs.reply(reply.id().clone());
+        assert!(matches!(again.wait().timeout(LONG).blocking(), Err(Error::ReplyExpired { .. })));
+    }
+}
