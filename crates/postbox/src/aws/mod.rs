@@ -126,9 +126,7 @@ impl SqsBuilder {
 
     /// The backend. Nothing is asked of AWS yet.
     pub fn build(self) -> SqsBackend {
-        let name = self.client.config().region().map_or_else(String::new, ToString::to_string);
-        let region =
-            Arc::new(Region { client: self.client, name: format!("sqs://{name}"), at: self.at, manners: self.manners });
+        let region = Arc::new(Region::new(self.client, self.at, self.manners));
         let inner = Inner { region, urls: self.urls, queues: Mutex::default(), replies: self.replies };
         SqsBackend { inner: Arc::new(inner) }
     }

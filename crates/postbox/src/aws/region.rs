@@ -18,6 +18,8 @@ use crate::id::{ReceiptHandle, new_uuid};
 /// A region, or a server that does as one, and how to behave there.
 pub(super) struct Region {
     pub(super) client: Client,
+    /// The same, with more patience: for long polls.
+    waiting: Client,
     /// In errors: `sqs://region`, and where that is if it is not AWS.
     pub(super) name: String,
     pub(super) at: Option<String>,
@@ -56,10 +58,18 @@ pub(super) struct Facts {
 
 /// What SQS takes at most, in a message or in a batch.
 pub(super) const MOST_BYTES: usize = 1 << 20;
-/// How long a request may take, beside the time that it waits for messages.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a request that waits for messages may take, as often as it is asked: twice.
+const PATIENCE: Duration = Duration::from_secs(35);
 
 impl Region {
+    pub(super) fn new(client: Client, at: Option<String>, manners: Manners) -> Self {
+        let region = client.config().region().map_or_else(String::new, ToString::to_string);
+        let own = client.config().timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);
+        let patience = own.operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE * 2).build();
+        let waiting = Client::from_conf(client.config().to_builder().timeout_config(patience).build());
+        Region { client, waiting, name: format!("sqs://{region}"), at, manners }
+    }
+
     /// How the region or a queue in it is called in errors.
     pub(super) fn shown(&self, queue: Option<&str>) -> String {
         let (slash, queue) = queue.map_or(("", ""), |queue| ("/", queue));
@@ -130,12 +140,8 @@ impl Region {
         wait: i32,
         is_fifo: bool,
     ) -> Result<Vec<Received>, Fault> {
-        let attempt = PATIENCE + Duration::from_secs(wait.unsigned_abs().into());
-        // Limits that are for other requests do not count.
-        let patience =
-            TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(attempt + PATIENCE).build();
-        let request = self
-            .client
+        let client = if wait == 0 { &self.client } else { &self.waiting };
+        let request = client
             .receive_message()
             .queue_url(url)
             .max_number_of_messages(max.min(10) as i32)
@@ -148,7 +154,6 @@ impl Region {
             .message_system_attribute_names(Fact::MessageGroupId)
             // If the answer is lost, the same messages come again.
             .set_receive_request_attempt_id(is_fifo.then(|| new_uuid().to_string()));
-        let request = request.customize().config_override(aws_sdk_sqs::Config::builder().timeout_config(patience));
         let answer = request.send().await.map_err(|error| fault(&self.at(url), error))?;
         let now = SystemClock.now();
         Ok(answer.messages.unwrap_or_default().into_iter().map(|message| Received::new(message, now)).collect())
