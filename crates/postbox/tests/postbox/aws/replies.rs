@@ -150,16 +150,16 @@ fn nonsense_for_a_reply_is_an_error_and_no_panic() {
 #[test]
 fn thousands_who_wait_share_their_looks() {
     let table = Table::new(dynamodb());
-    let ids: Vec<_> = (0..250).map(|_| table.pending()).collect();
+    let ids: Vec<_> = (0..100).map(|_| table.pending()).collect();
     let start = Instant::now();
-    // Never more often than every 25 ms, however many begin to wait meanwhile; three requests look for them all.
+    // Never more often than every 25 ms, however many begin to wait meanwhile; one request looks for a hundred.
     let assert_few = || {
         let looks = table.place.proxy.count("BatchGetItem");
         let rounds = start.elapsed().as_millis() as usize / 25 + 1;
-        assert!(looks <= 3 * rounds && table.place.proxy.open() <= 2, "{looks} in {rounds} rounds");
+        assert!(looks <= rounds && table.place.proxy.open() <= 4, "{looks} in {rounds} rounds");
     };
     let mut waiting: Vec<_> = Vec::new();
-    for part in ids.chunks(2) {
+    for part in ids.chunks(1) {
         waiting.extend(part.iter().cycle().take(40).map(|id| begin(table.store.settled(id.clone(), LONG))));
         std::thread::sleep(Duration::from_millis(2));
     }
