@@ -116,10 +116,14 @@ impl Desk {
                     many if many >= poll.max => (state.width.max(1) * 2).min(MOST_POLLS),
                     _ => state.width.max(1),
                 };
+                let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility && !waiter.promise.is_void();
+                // What is for one goes to the first who takes it all, if there is one.
+                let takes_all = |waiter: &Waiter| is_his(waiter) && waiter.max >= found.len();
+                let taker = if self.is_fifo { state.waiting.iter().position(takes_all) } else { None };
+                let mut at = taker.unwrap_or(0);
                 let mut found = found.into_iter().peekable();
-                let mut at = 0;
                 while found.peek().is_some() && at < state.waiting.len() {
-                    if state.waiting[at].visibility != poll.visibility || state.waiting[at].promise.is_void() {
+                    if !is_his(&state.waiting[at]) {
                         at += 1;
                         continue;
                     }

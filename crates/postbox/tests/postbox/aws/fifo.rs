@@ -87,6 +87,28 @@ fn a_group_is_with_one_receiver_at_a_time() {
 }
 
 #[test]
+fn what_comes_together_goes_to_one_who_takes_it_all() {
+    let place = fifo(moto());
+    let jobs = place.jobs();
+    let receive = |max| begin(jobs.receive().max_messages(max).visibility_timeout(HOURS).wait_time(LONG));
+    // Polls that bring what they can have company.
+    let first = receive(1);
+    jobs.send(&0).blocking().unwrap();
+    end([first]).remove(0).unwrap()[0].acknowledge().blocking().unwrap();
+    place.proxy.reset_counts();
+    place.proxy.on(|request| match super::json(request)["MaxNumberOfMessages"].as_u64() {
+        Some(1) => Fate::Stall,
+        _ => Fate::Pass,
+    });
+    let (_one, many) = (receive(1), receive(10));
+    place.proxy.wait_for("ReceiveMessage", 2);
+    place.others().send_batch(&[1, 2, 3]).group("g").blocking().unwrap();
+    let got = end([many]).remove(0).unwrap();
+    assert_eq!(got.iter().map(|message| message.body).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(got.iter().all(|message| message.delivery_count == 1));
+}
+
+#[test]
 fn a_repetition_has_the_id_of_the_first_also_if_a_reply_was_lost() {
     let place = fifo(ministack());
     let jobs = place.jobs();
