@@ -84,7 +84,8 @@ struct State {
     spare: Vec<Entry>,
     alarm: Option<(Moment, Alarm)>,
     idle_expiry: Option<Duration>,
-    abandoned_at: Moment,
+    /// Since when nobody has a handle. `None` also while the last one is on its way out.
+    abandoned_at: Option<Moment>,
     /// Whether a task looks after it while it is abandoned.
     tidying: bool,
 }
@@ -114,7 +115,7 @@ impl Store {
                 spare: Vec::new(),
                 alarm: None,
                 idle_expiry: None,
-                abandoned_at: Moment::default(),
+                abandoned_at: None,
                 tidying: false,
             }),
             inbox: Lock::new(Vec::new()),
@@ -140,7 +141,7 @@ impl Store {
     }
 
     pub(super) fn set_abandoned_at(&self, now: Moment) {
-        self.lock().abandoned_at = now;
+        self.lock().abandoned_at = Some(now);
     }
 
     pub(super) fn begin_tidying(&self) -> bool {
@@ -154,10 +155,11 @@ impl Store {
     /// How long it stays, if nobody uses it.
     pub(super) fn rests_until(&self, now: Moment) -> Rest {
         let mut state = self.lock();
+        let Some(abandoned_at) = state.abandoned_at else { return Rest::Endless };
         self.absorb(&mut state);
         state.ledger.advance(now.as_nanos());
         let discarded = state.ledger.take_discarded();
-        let idle_until = state.idle_expiry.map(|idle| state.abandoned_at.after(idle));
+        let idle_until = state.idle_expiry.map(|idle| abandoned_at.after(idle));
         let rest = if state.ledger.is_empty() || idle_until.is_some_and(|until| until <= now) {
             Rest::Over
         } else {
@@ -309,6 +311,7 @@ impl fmt::Debug for MemoryMailbox {
 impl MemoryMailbox {
     pub(super) fn new(store: Arc<Store>, space: Arc<Space>) -> Self {
         store.handles.fetch_add(1, Ordering::SeqCst);
+        store.lock().abandoned_at = None;
         MemoryMailbox { store, space }
     }
 

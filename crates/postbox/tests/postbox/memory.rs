@@ -204,6 +204,33 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
     }
 }
 
+/// The look at it comes at the moment at which its last handle goes: it has just been used, and stays.
+#[test]
+fn a_mailbox_is_not_idle_at_the_moment_it_is_left() {
+    for round in 0..4_000 {
+        let clock = ManualClock::new();
+        let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
+        let mailbox: Mailbox<u32> =
+            connection.clone().idle_expiry(Duration::from_secs(60)).mailbox("client-7").unwrap();
+        mailbox.send(&1).blocking().unwrap();
+        drop(mailbox);
+        while clock.alarms() == 0 {
+            thread::yield_now();
+        }
+        let mailbox: Mailbox<u32> = connection.mailbox("client-7").unwrap();
+        clock.advance(Duration::from_secs(60));
+        // The other thread takes its time to wake up: now less, now more.
+        for _ in 0..round * 4 {
+            std::hint::spin_loop();
+        }
+        drop(mailbox);
+        while clock.alarms() == 0 {
+            assert_eq!(connection.list().blocking().unwrap().len(), 1);
+            thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn expired_replies_do_not_stay_for_ever() {
     let clock = ManualClock::new();
