@@ -116,6 +116,9 @@ impl Queue {
 
     pub(super) fn missing(&self) -> Error {
         self.forget();
+        if self.region.manners.creates {
+            return Error::connection(format!("{} is gone; the next use makes it again", self.shown()));
+        }
         let reason = format!(
             "there is no queue {:?} in {}; create it (create(), ?create=true, or as you create other queues)",
             self.queue,

@@ -8,7 +8,7 @@ use postbox::*;
 use postbox_test_servers::{Fate, HttpProxy};
 use serde_json::{Value, json};
 
-use super::{HOURS, Place, answer, begin, end, json, moto, shown, take_all};
+use super::{HOURS, Place, answer, begin, end, json, moto, shown, take_all, until};
 
 /// Holds the first request of an operation, and notes what was asked for in each.
 fn hold_first(proxy: &HttpProxy, operation: &'static str) -> Arc<Mutex<Vec<Value>>> {
@@ -61,7 +61,7 @@ fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
     let mut sends = vec![begin(jobs.send(&0))];
     place.proxy.wait_until_held(1);
     sends.extend((1..=64).map(|number| begin(jobs.send(&number))));
-    place.proxy.wait_for("SendMessageBatch", 7);
+    until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
     place.proxy.calm();
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
@@ -73,7 +73,7 @@ fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
     let mut done = vec![begin(messages[0].acknowledge())];
     place.proxy.wait_until_held(1);
     done.extend(messages[1..].iter().map(|message| begin(message.acknowledge())));
-    place.proxy.wait_for("DeleteMessageBatch", 7);
+    until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
     place.proxy.calm();
     end(done).into_iter().for_each(|done| done.unwrap());
@@ -94,7 +94,7 @@ fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
     receives.extend((0..12).map(|_| receive(100)));
     receives.extend((0..4).map(|_| receive(200)));
     // The last ones may still get company.
-    place.proxy.wait_for("ReceiveMessage", 3);
+    until("the others", || asked.lock().unwrap().len() == 3);
     place.proxy.calm();
     let mut bodies: Vec<u64> = end(receives).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();

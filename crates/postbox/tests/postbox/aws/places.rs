@@ -158,6 +158,21 @@ fn a_missing_queue_is_named_with_its_region_by_every_verb() {
     jobs.send(&3).blocking().unwrap();
 }
 
+/// Somebody removed it, or SQS does not know yet that it was made.
+#[test]
+fn a_queue_that_goes_is_made_again_where_that_is_allowed() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    place.others().delete().blocking().unwrap();
+    super::assert_passing(&jobs.send(&1).blocking().unwrap_err(), &place.name);
+    jobs.send(&2).blocking().unwrap();
+    let message = jobs.receive().blocking().unwrap().remove(0);
+    place.others().delete().blocking().unwrap();
+    super::assert_passing(&jobs.receive().blocking().map(drop).unwrap_err(), &place.name);
+    assert!(jobs.receive().blocking().unwrap().is_empty());
+    assert!(message.acknowledge().blocking().is_err());
+}
+
 #[test]
 fn names_and_tenants_are_kept_apart() {
     let place = Place::moto();
