@@ -133,7 +133,7 @@ impl Region {
         let attempt = PATIENCE + Duration::from_secs(wait.unsigned_abs().into());
         // Limits that are for other requests do not count.
         let patience =
-            TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(attempt + PATIENCE).build();
+            TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(2 * attempt).build();
         let request = self
             .client
             .receive_message()
