@@ -50,6 +50,8 @@ pub(super) struct Poll {
     pub(super) max: usize,
     pub(super) visibility: Duration,
     pub(super) wait: i32,
+    /// From then on nobody counts on it: its connection may be dead.
+    late: Instant,
 }
 
 impl Desk {
@@ -78,8 +80,9 @@ impl Desk {
                 continue;
             }
             seen.push(visibility);
-            let like = || polls.iter().filter(|poll| poll.visibility == visibility);
-            if self.gathers && like().count() > 0 && polls.len() >= (*width).max(1) {
+            let alive = || polls.iter().filter(|poll| poll.late > now);
+            let like = || alive().filter(|poll| poll.visibility == visibility);
+            if self.gathers && like().count() > 0 && alive().count() >= (*width).max(1) {
                 continue;
             }
             let alike = || waiting.iter().filter(|waiter| waiter.visibility == visibility);
@@ -95,7 +98,8 @@ impl Desk {
             }
             let longest = alike().map(|waiter| waiter.until.saturating_duration_since(now)).max().unwrap_or_default();
             let wait = whole_seconds(longest).clamp(1, LONGEST);
-            let poll = Poll { max: missing.min(FULL), visibility, wait };
+            let late = after(now, Duration::from_secs(wait.unsigned_abs().into()) + GRACE);
+            let poll = Poll { max: missing.min(FULL), visibility, wait, late };
             polls.push(poll);
             return Some(poll);
         }
@@ -142,7 +146,14 @@ impl Desk {
             }
             Err(error) => {
                 state.width = 1;
-                for waiter in take_if(&mut state.waiting, |waiter| waiter.visibility == poll.visibility) {
+                let now = Instant::now();
+                let has_other = |other: &Poll| other.visibility == poll.visibility && other.late > now;
+                let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility;
+                let waiters = match state.polls.iter().any(has_other) {
+                    true => Vec::new(),
+                    false => take_if(&mut state.waiting, is_his),
+                };
+                for waiter in waiters {
                     answers.push((waiter.promise, Err(error.clone())));
                 }
                 Vec::new()

@@ -290,6 +290,11 @@ where
     let capacity = options.concurrency + options.prefetch;
     let mut failures = 0;
     let mut told = None;
+    // A batch may have several messages of one group, and handlers that run at once would not keep their order.
+    let batch = match core.limits.ordering {
+        crate::backend::Ordering::FifoPerGroup if options.concurrency > 1 => 1,
+        _ => core.limits.max_batch,
+    };
     loop {
         // What was said goes before what there is to do.
         while let Some(control) = told.take().or_else(|| control.dequeue()) {
@@ -313,7 +318,7 @@ where
         let receive = shared
             .mailbox
             .receive()
-            .max_messages(room.min(core.limits.max_batch))
+            .max_messages(room.min(batch))
             .visibility_timeout(options.visibility)
             .wait_time(options.wait);
         let result = unless(async { told = control.recv().await.ok() }, receive.into_future()).await;

@@ -1,5 +1,7 @@
 //! FIFO queues: order, groups and duplicates.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postbox::aws::QueueSettings;
@@ -161,4 +163,54 @@ fn a_request_cannot_be_sent_once() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     jobs.send_expecting_reply(&1).blocking().unwrap();
     assert_eq!(jobs.receive().blocking().unwrap()[0].body, 1);
+}
+
+/// Handlers run at once, and still a group is handled in order, one message at a time.
+#[test]
+fn a_worker_handles_a_group_in_order() {
+    for server in [moto(), ministack()] {
+        let place = fifo(server);
+        let jobs = place.jobs();
+        for number in 0..12 {
+            jobs.send(&number).group(if number % 2 == 0 { "even" } else { "odd" }).blocking().unwrap();
+        }
+        let seen: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let busy: Arc<[AtomicBool; 2]> = Arc::default();
+        let stop = Cancellation::new();
+        let worker = Worker::new(&jobs, {
+            let (seen, busy, stop) = (Arc::clone(&seen), Arc::clone(&busy), stop.clone());
+            move |number: u64, _: Context| {
+                let (seen, busy, stop) = (Arc::clone(&seen), Arc::clone(&busy), stop.clone());
+                async move {
+                    let busy = &busy[number as usize % 2];
+                    let is_second = busy.swap(true, Ordering::SeqCst);
+                    // The others have their chance.
+                    for _ in 0..100 {
+                        tokio::task::yield_now().await;
+                    }
+                    busy.store(false, Ordering::SeqCst);
+                    let mut seen = seen.lock().unwrap();
+                    seen.push(if is_second { u64::MAX } else { number });
+                    if seen.len() == 12 {
+                        stop.cancel();
+                    }
+                    Ok::<_, String>(0u64)
+                }
+            }
+        })
+        .concurrency(8)
+        .wait_time(Duration::from_secs(1));
+        let handle = worker.handle();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let report = runtime.block_on(async {
+            let shutdown = async {
+                stop.cancelled().await;
+                handle.shutdown();
+            };
+            tokio::join!(worker.run(), shutdown).0.unwrap()
+        });
+        assert_eq!(report.succeeded, 12);
+        let of = |rest| seen.lock().unwrap().iter().copied().filter(|number| number % 2 == rest).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1)), (vec![0, 2, 4, 6, 8, 10], vec![1, 3, 5, 7, 9, 11]));
+    }
 }

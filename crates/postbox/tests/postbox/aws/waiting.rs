@@ -144,6 +144,20 @@ fn a_wait_ends_in_its_own_time_whatever_the_poll_does() {
     assert_eq!(place.proxy.count("ReceiveMessage"), 1, "the poll of them all has not ended");
 }
 
+/// A connection may be dead and nobody knows. The SDK gives it up long after the end of its poll.
+#[test]
+fn a_poll_that_does_not_end_is_replaced() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    place.first(1, "ReceiveMessage", || Fate::Stall);
+    let wait = || jobs.receive().wait_time(Duration::from_secs(1)).blocking().unwrap();
+    assert!(wait().is_empty());
+    place.others().send(&7).blocking().unwrap();
+    let got = [wait(), wait()].into_iter().flatten().next().expect("the message");
+    assert_eq!(got.body, 7);
+    place.proxy.wait_until_held(1);
+}
+
 #[test]
 fn a_wait_goes_on_after_a_poll_that_brought_nothing() {
     let place = Place::moto();
