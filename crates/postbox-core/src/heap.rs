@@ -1,5 +1,7 @@
 //! A stable priority queue for arbitrary ranks: keys in a four-way heap, messages beside it.
 
+use core::hint::select_unpredictable;
+
 use alloc::vec::Vec;
 
 /// A key: rank, then number, then slot, packed so that one comparison orders all three.
@@ -119,6 +121,7 @@ impl<M> KeyedHeap<M> {
         }
     }
 
+    #[inline]
     pub(crate) fn pop_first(&mut self) -> Option<(i64, M)> {
         while self.len > 0 {
             let key = self.first.pop();
@@ -161,6 +164,7 @@ impl<M> KeyedHeap<M> {
         }
     }
 
+    #[inline]
     fn release(&mut self, slot: usize) -> M {
         let message = self.slots[slot].message.take();
         self.free.push(slot as u32);
@@ -267,14 +271,18 @@ impl Heap {
         self.set(index, key);
     }
 
-    /// The index and value of the least key of a group. Without branches: which one it is cannot be predicted.
+    /// The index and value of the least key of a group. Without branches, for which one it is cannot be predicted, and
+    /// without a second look at the keys, for which the way down would have to wait.
     #[inline(always)]
     fn least(&self, group: usize) -> (usize, Key) {
-        let keys = &self.groups[group].0;
-        let left = usize::from(keys[1] < keys[0]);
-        let right = 2 + usize::from(keys[3] < keys[2]);
-        let lane = left + usize::from(keys[right] < keys[left]) * (right - left);
-        (group * 4 + lane, keys[lane & 3])
+        let keys = self.groups[group].0;
+        let left = keys[1] < keys[0];
+        let right = keys[3] < keys[2];
+        let left_key = select_unpredictable(left, keys[1], keys[0]);
+        let right_key = select_unpredictable(right, keys[3], keys[2]);
+        let is_right = right_key < left_key;
+        let lane = select_unpredictable(is_right, 2 + usize::from(right), usize::from(left));
+        (group * 4 + lane, select_unpredictable(is_right, right_key, left_key))
     }
 
     /// The least key. There is one.

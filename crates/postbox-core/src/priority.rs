@@ -263,6 +263,7 @@ impl<M> Store for PriorityStore<M> {
 }
 
 impl<M> PriorityStore<M> {
+    #[inline]
     fn pop_from_heap(&mut self) -> Option<Ranked<M>> {
         let (rank, message) = self.heap.pop_first()?;
         Some(Ranked { rank, message })

@@ -147,9 +147,10 @@ where
         other => {
             let chain = chain(&other);
             let says = |sign: &str| chain.to_lowercase().contains(sign);
-            // Who has no credentials now will have none in a second.
+            // Who has no credentials now will have none in a second, unless it was only that they did not come in time.
             let is_final = matches!(&other, SdkError::ConstructionFailure(_))
-                || ["credential", "certificate", "unknownissuer", "missing region"].into_iter().any(says);
+                || says("credential") && !says("timed out")
+                || ["certificate", "unknownissuer", "missing region"].into_iter().any(says);
             let hint = match () {
                 () if says("missing region") => {
                     "cannot be asked: no region (write sqs://eu-west-1/name, or set AWS_REGION)"
