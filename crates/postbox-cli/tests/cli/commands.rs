@@ -71,6 +71,7 @@ fn messages_are_moved_between_files() {
     assert_eq!(ok(folder.path(), &["list"]), "default\n");
 }
 
+#[cfg(feature = "aws")]
 #[test]
 fn messages_are_moved_between_places_of_all_kinds() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,14 +6,16 @@ use std::path::Path;
 
 use crate::*;
 
+/// What only a build with the feature `aws` serves is not in them.
 fn assert_snapshot(name: &str, text: &str) {
+    let text = &text.replace(", sqs://eu-west-1/name", "");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
     if std::env::var_os("POSTBOX_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        text == expected,
+        *text == expected,
         "{name} is different; POSTBOX_UPDATE_SNAPSHOTS=1 writes it anew\n--- expected\n{expected}\n--- found\n{text}"
     );
 }
