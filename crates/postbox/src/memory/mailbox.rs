@@ -610,9 +610,9 @@ struct LongPoll {
 /// run a few times first.
 const LOOKS: u32 = 6;
 
-/// Between two looks: some tenths of a microsecond, in which a stream gathers. One that looks all the time keeps the sender from its
-/// memory.
-const PAUSES: u32 = 128;
+/// Between two looks: one that looks all the time keeps the sender from its memory. Many more of them would delay whoever waits for
+/// one message.
+const PAUSES: u32 = 8;
 
 impl Future for LongPoll {
     type Output = Result<Vec<Delivery>, Error>;
