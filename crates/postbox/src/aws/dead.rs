@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::QueueAttributeName as Attribute;
-
 use super::fault::{Fault, fault};
 use super::letter::{Content, Dead, Letter, Received, as_millis};
 use super::queue::{Queue, lock};
@@ -69,8 +67,7 @@ impl Queue {
             );
             return Err(Error::resolution(&self.shown(), reason));
         }
-        let fifo = self.is_fifo.then(|| (Attribute::FifoQueue, "true".to_string()));
-        let made = self.region.create(&self.dead, fifo.into_iter().collect()).await;
+        let made = self.region.create(&self.dead, Vec::new()).await;
         self.learn_dead(made.map_err(|fault| fault.error)?).await
     }
 

@@ -266,25 +266,15 @@ impl Backend for SqsBackend {
     }
 
     fn limits(&self) -> Limits {
-        let seconds = Duration::from_secs;
+        // What every backend allows is what SQS allows.
         Limits {
             ordering: Ordering::BestEffort,
             max_message_size: Some(MOST_BYTES),
-            max_delay: seconds(900),
-            max_visibility: seconds(12 * 60 * 60),
-            max_wait: seconds(20),
-            max_batch: 10,
             exact_counts: false,
             exact_deliveries: false,
             purge_cooldown: Some(PURGE_COOLDOWN),
             purge_ends_leases: false,
-            groups: false,
-            deduplication: false,
-            expiry: false,
-            cancel: false,
-            peek: false,
-            max_size: false,
-            ..Limits::generous()
+            ..Limits::generous().portable()
         }
     }
 

@@ -59,6 +59,11 @@ pub(super) type Outcome = (Vec<(String, String)>, Vec<BatchResultErrorEntry>);
 
 pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// A redrive policy, as SQS writes it.
+fn policy(arn: &str, most: u32) -> String {
+    serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": most }).to_string()
+}
+
 impl Queue {
     pub(super) fn new(region: Arc<Region>, name: MailboxName, url: Option<String>) -> Result<Arc<Self>, Error> {
         let (queue, dead) = match &url {
@@ -148,10 +153,7 @@ impl Queue {
         if let Some(facts) = lock(&self.facts).clone() {
             return Ok(facts);
         }
-        let url = match &self.url {
-            Some(url) => Some(url.clone()),
-            None => self.region.find(&self.queue, None).await.map_err(|fault| fault.error)?,
-        };
+        let url = self.find().await?;
         match url {
             Some(url) => self.learn(url, self.region.manners.creates).await,
             None if self.region.manners.creates => self.make_plain().await,
@@ -159,13 +161,18 @@ impl Queue {
         }
     }
 
+    /// Where it is, if it is.
+    async fn find(&self) -> Result<Option<String>, Error> {
+        match &self.url {
+            Some(url) => Ok(Some(url.clone())),
+            None => self.region.find(&self.queue, None).await.map_err(|fault| fault.error),
+        }
+    }
+
     /// Makes the queue if it is not there, and makes it as the handles want it.
     pub(super) async fn create(&self) -> Result<(), Error> {
         let _one_at_a_time = self.finding.lock().await;
-        let url = match &self.url {
-            Some(url) => Some(url.clone()),
-            None => self.region.find(&self.queue, None).await.map_err(|fault| fault.error)?,
-        };
+        let url = self.find().await?;
         match url {
             Some(url) => self.learn(url, true).await?,
             None => self.make_plain().await?,
@@ -177,12 +184,10 @@ impl Queue {
         let most = *lock(&self.max_deliveries);
         match self.make(Vec::new(), most).await {
             // Somebody else has just made it, otherwise.
-            Err(error @ Error::InvalidParameter { .. }) => {
-                match self.region.find(&self.queue, None).await.map_err(|fault| fault.error)? {
-                    Some(url) => self.learn(url, true).await,
-                    None => Err(error),
-                }
-            }
+            Err(error @ Error::InvalidParameter { .. }) => match self.find().await? {
+                Some(url) => self.learn(url, true).await,
+                None => Err(error),
+            },
             made => made,
         }
     }
@@ -194,9 +199,6 @@ impl Queue {
         max_deliveries: Option<u32>,
     ) -> Result<Arc<Facts>, Error> {
         let settings = attributes.clone();
-        if self.is_fifo {
-            attributes.push((Attribute::FifoQueue, "true".to_string()));
-        }
         if let Some(most) = max_deliveries {
             attributes.push((Attribute::RedrivePolicy, self.redrive_policy(most).await?));
         }
@@ -213,10 +215,7 @@ impl Queue {
 
     /// Removes the queue, and the one for its dead letters if that is the mailbox's own.
     pub(super) async fn delete(&self) -> Result<(), Error> {
-        let own = match &self.url {
-            Some(url) => Some(url.clone()),
-            None => self.region.find(&self.queue, None).await.map_err(|fault| fault.error)?,
-        };
+        let own = self.find().await?;
         let dead = self.region.find(&self.dead, None).await.map_err(|fault| fault.error)?;
         for url in own.into_iter().chain(dead) {
             let gone = self.region.client.delete_queue().queue_url(url).send().await;
@@ -231,16 +230,15 @@ impl Queue {
 
     /// Where dead letters go after so many deliveries; the queue for them is made.
     async fn redrive_policy(&self, most: u32) -> Result<String, Error> {
-        let fifo = self.is_fifo.then(|| (Attribute::FifoQueue, "true".to_string()));
         let failed = |fault: Fault| fault.error;
         let url = match self.region.find(&self.dead, None).await.map_err(failed)? {
             Some(url) => url,
-            None => self.region.create(&self.dead, fifo.into_iter().collect()).await.map_err(failed)?,
+            None => self.region.create(&self.dead, Vec::new()).await.map_err(failed)?,
         };
         let arn = self.region.look(url).await.map_err(failed)?.arn;
         let arn = arn
             .ok_or_else(|| Error::connection(format!("{} has no ARN for {:?}", self.region.shown(None), self.dead)))?;
-        Ok(serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": most }).to_string())
+        Ok(policy(&arn, most))
     }
 
     /// Looks at the queue, and whether it is as the handles want it.
@@ -260,14 +258,12 @@ impl Queue {
                 );
                 return Err(Error::invalid("max_deliveries", most, limit));
             }
-            let policy = match &facts.redrive {
-                Some((arn, _)) => {
-                    serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": most }).to_string()
-                }
+            let wanted = match &facts.redrive {
+                Some((arn, _)) => policy(arn, most),
                 None => self.redrive_policy(most).await?,
             };
             let request = self.region.client.set_queue_attributes().queue_url(&facts.url);
-            let set = request.attributes(Attribute::RedrivePolicy, policy).send().await;
+            let set = request.attributes(Attribute::RedrivePolicy, wanted).send().await;
             set.map_err(|error| self.failed(fault(&self.shown(), error)))?;
             facts = self.region.look(facts.url).await.map_err(|fault| self.failed(fault))?;
         }

@@ -98,6 +98,9 @@ impl Region {
 
     pub(super) async fn create(&self, queue: &str, attributes: Vec<(Attribute, String)>) -> Result<String, Fault> {
         let mut request = self.client.create_queue().queue_name(queue);
+        if queue.ends_with(name::FIFO) {
+            request = request.attributes(Attribute::FifoQueue, "true");
+        }
         for (attribute, value) in attributes {
             request = request.attributes(attribute, value);
         }
