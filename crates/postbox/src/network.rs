@@ -5,10 +5,12 @@ use std::future::Future;
 use std::sync::LazyLock;
 
 use tokio::runtime::Handle;
+#[cfg(feature = "redis")]
+use tokio::task::AbortHandle;
 
 use crate::error::Error;
 use crate::operation::Answer;
-use crate::promise::promise;
+use crate::promise::{Undelivered, promise};
 
 /// The thread on which all connections live.
 static THREAD: LazyLock<Handle> = LazyLock::new(|| {
@@ -32,4 +34,24 @@ pub(crate) fn ask<T: Send + 'static>(
     let (promise, result) = promise(None);
     spawn(async move { promise.fulfil(future.await) });
     Answer::from_future(result)
+}
+
+/// The same, until nobody waits for the answer any more. One that is there by then goes to `undelivered`.
+#[cfg(feature = "redis")]
+pub(crate) fn wait<T: Send + 'static>(
+    future: impl Future<Output = Result<T, Error>> + Send + 'static,
+    undelivered: Option<Undelivered<T>>,
+) -> Answer<Result<T, Error>> {
+    struct Ends(AbortHandle);
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+    let (promise, result) = promise(undelivered);
+    let ends = Ends(THREAD.spawn(async move { promise.fulfil(future.await) }).abort_handle());
+    Answer::from_future(async move {
+        let _ends = ends;
+        result.await
+    })
 }

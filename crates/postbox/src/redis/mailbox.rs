@@ -12,7 +12,7 @@ use super::script;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
-use crate::clock::SystemClock;
+use crate::clock::{Clock as _, Moment, SystemClock};
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
 use crate::id::MessageId;
@@ -61,13 +61,9 @@ impl RedisMailbox {
     }
 }
 
-async fn long_poll(post: Arc<Post>, request: Receive) -> Result<Vec<Delivery>, Error> {
-    let clock = SystemClock::shared();
-    let deadline = clock.now().after(request.wait);
-    let (found, _) = post.attempt(request).await?;
-    if !found.is_empty() {
-        return Ok(found);
-    }
+/// Takes what comes until the deadline. It looks and waits where the connection is: what the server pushes is asked for at once,
+/// and whoever receives is woken when it is there.
+async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
     let waits = Waits::begin(Arc::clone(&post.link), |link| &link.hubs, post.channel.clone());
     let look = || {
         let post = Arc::clone(&post);
@@ -83,7 +79,7 @@ async fn long_poll(post: Arc<Post>, request: Receive) -> Result<Vec<Delivery>, E
             Err(error) => Answer::ready(Err(error)),
         })
     };
-    look_until(waits.hub(), clock.now().until(deadline), look).await
+    look_until(waits.hub(), SystemClock.now().until(deadline), look).await
 }
 
 impl ByteMailbox for RedisMailbox {
@@ -103,7 +99,16 @@ impl ByteMailbox for RedisMailbox {
         if request.wait.is_zero() {
             return self.post.attempt(request).map(|taken| Ok(taken?.0));
         }
-        Answer::from_future(long_poll(Arc::clone(&self.post), request))
+        let post = Arc::clone(&self.post);
+        let deadline = SystemClock.now().after(request.wait);
+        self.post.attempt(request).then(move |first| match first {
+            Ok((found, _)) if found.is_empty() => {
+                let back = Arc::clone(&post);
+                let undelivered = move |found: Vec<Delivery>| back.give_back(&found);
+                network::wait(long_poll(post, request, deadline), Some(Box::new(undelivered)))
+            }
+            first => Answer::ready(first.map(|(found, _)| found)),
+        })
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {

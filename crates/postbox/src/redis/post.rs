@@ -313,15 +313,7 @@ impl Post {
     /// Takes what is there. What nobody waits for any more is given back.
     pub(super) fn attempt(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
         let back = Arc::clone(self);
-        let (promise, result) = promise(Some(Box::new(move |(deliveries, _): Found| {
-            let receipts = deliveries.iter().filter_map(|delivery| {
-                member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
-            });
-            let acts: Vec<Act> = receipts.map(|member| (RETURN, member, Bytes::from_static(b"0"))).collect();
-            if !acts.is_empty() {
-                in_background(back.act(acts));
-            }
-        })));
+        let (promise, result) = promise(Some(Box::new(move |(deliveries, _): Found| back.give_back(&deliveries))));
         if self.receives.push(Receiving { max: request.max, visibility: request.visibility, promise }) {
             self.drive(
                 |post| &post.receives,
@@ -332,6 +324,17 @@ impl Post {
             );
         }
         Answer::from_future(result)
+    }
+
+    /// Makes visible again what nobody takes.
+    pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery]) {
+        let receipts = deliveries.iter().filter_map(|delivery| {
+            member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
+        });
+        let acts: Vec<Act> = receipts.map(|member| (RETURN, member, Bytes::from_static(b"0"))).collect();
+        if !acts.is_empty() {
+            in_background(self.act(acts));
+        }
     }
 
     async fn receive_all(&self, jobs: Vec<Receiving>) {

@@ -164,7 +164,7 @@ impl ReplyStore for RedisReplyStore {
 
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
         let link = Arc::clone(&self.link);
-        Answer::from_future(async move {
+        let settled = async move {
             let text = id.to_string();
             let channel: Arc<str> = format!("{}{CHANNEL}", tag(shelf(&text))).into();
             let key = format!("{channel}/{text}");
@@ -185,6 +185,7 @@ impl ReplyStore for RedisReplyStore {
                 })
             };
             Ok(!look_until(waits.hub(), wait, look).await?.is_empty())
-        })
+        };
+        network::wait(settled, None)
     }
 }
