@@ -1,4 +1,4 @@
-//! Keeps the network's thread from falling asleep between the operations of a lone task.
+//! Keeps the network's thread from falling asleep between the operations of a few tasks.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 
 use crate::network;
 
-/// How long the thread stays awake for the next answer or operation of a lone task: to be woken takes as long as a server that
-/// is near takes to answer.
+/// How long the thread stays awake for the next answer or operation: to be woken takes as long as a server that is near takes to
+/// answer.
 const AWAKE: Duration = Duration::from_micros(100);
 /// After so many answers in a row that took longer, it sleeps instead, for so many operations.
 const TOO_FAR: (u32, u32) = (16, 1_000);
@@ -19,7 +19,8 @@ static EVENTS: AtomicU64 = AtomicU64::new(0);
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 static START: Once = Once::new();
 static BEGUN: Notify = Notify::const_new();
-/// Whether many work at once: then the thread has enough to do, and the others need the processor.
+/// With more entries than this in a request the thread has enough to do, and the others need the processor.
+pub(super) const CROWD: usize = 24;
 pub(super) static IS_CROWDED: AtomicBool = AtomicBool::new(false);
 
 /// An operation is under way, until this is dropped.
@@ -42,7 +43,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Runs for ever. While a lone task works, it keeps the thread from falling asleep between its operations.
+/// Runs for ever. While a few tasks work, it keeps the thread from falling asleep between their operations.
 async fn stay_awake() {
     let has_others = std::thread::available_parallelism().is_ok_and(|many| many.get() > 1);
     let (mut too_late, mut rest) = (0, 0);
@@ -56,6 +57,8 @@ async fn stay_awake() {
         while is_awake && !IS_CROWDED.load(Ordering::Relaxed) {
             let (seen, since) = (EVENTS.load(Ordering::Relaxed), Instant::now());
             is_awake = loop {
+                // Whoever answers or asks next may need this very processor.
+                std::thread::yield_now();
                 tokio::task::yield_now().await;
                 if EVENTS.load(Ordering::Relaxed) != seen {
                     too_late = 0;

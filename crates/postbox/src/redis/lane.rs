@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use super::awake::IS_CROWDED;
+use super::awake::{CROWD, IS_CROWDED};
 
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;
@@ -95,7 +95,7 @@ impl<J: Weight> Lane<J> {
         state.last = many;
         if many > 0 {
             state.last_entries = entries;
-            IS_CROWDED.store(many > 1, Ordering::Relaxed);
+            IS_CROWDED.store(entries > CROWD, Ordering::Relaxed);
         }
         state.waiting.drain(..many).collect()
     }
