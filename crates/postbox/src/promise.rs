@@ -60,6 +60,12 @@ impl<T> Promise<T> {
     }
 }
 
+/// Wakes those who got their results together, when all have them.
+pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
+    let wakers: Vec<Waker> = wakers.collect();
+    wakers.into_iter().for_each(Waker::wake);
+}
+
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         let slot = lock(&self.0);

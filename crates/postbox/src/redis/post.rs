@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +18,7 @@ use crate::error::Error;
 use crate::id::MessageId;
 use crate::network;
 use crate::operation::Answer;
-use crate::promise::{Promise, promise};
+use crate::promise::{Promise, promise, wake_all};
 use crate::receive::in_background;
 use crate::wire;
 
@@ -399,12 +398,6 @@ impl Post {
         }
         Ok(bytes(self.run(&script::FINISH, &self.acts.keys, &arguments).await?))
     }
-}
-
-/// Wakes when all have their results.
-fn wake_all(wakers: impl Iterator<Item = Waker>) {
-    let wakers: Vec<Waker> = wakers.collect();
-    wakers.into_iter().for_each(Waker::wake);
 }
 
 impl Drop for Post {

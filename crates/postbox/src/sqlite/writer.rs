@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use postbox_core::shared::mailbox::QueueError;
@@ -17,7 +18,7 @@ use crate::error::Error;
 use crate::hub::{Hubs, Watched};
 use crate::id::ReplyId;
 use crate::operation::{Answer, thread_waits};
-use crate::promise::{Promise, Undelivered, promise};
+use crate::promise::{Promise, Undelivered, promise, wake_all};
 
 /// How often the file is looked at for what other processes did, while somebody waits.
 const WATCH: Duration = Duration::from_millis(20);
@@ -30,8 +31,8 @@ const GROUP: usize = 512;
 trait Job: Send {
     /// May be called again, if the transaction had to be given up because of another job.
     fn run(&mut self, desk: &mut Desk<'_>) -> rusqlite::Result<()>;
-    /// The transaction is on the disk, or it failed.
-    fn done(self: Box<Self>, outcome: Result<(), Error>);
+    /// The transaction is on the disk, or it failed. Who is to be woken.
+    fn done(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker>;
 }
 
 struct Task<T, F> {
@@ -53,9 +54,10 @@ where
         Ok(())
     }
 
-    fn done(self: Box<Self>, outcome: Result<(), Error>) {
+    fn done(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker> {
         let Task { value, promise, .. } = *self;
-        promise.fulfil(outcome.and_then(|()| value.ok_or_else(|| Error::connection("the operation was not done"))));
+        let not_done = || Error::connection("the operation was not done");
+        promise.fulfil_quietly(outcome.and_then(|()| value.ok_or_else(not_done)))
     }
 }
 
@@ -159,15 +161,16 @@ impl Queue {
     fn run(&self) {
         let (mut seen, mut looked) = (self.version(), Instant::now());
         let mut batch: Vec<Box<dyn Job>> = Vec::new();
-        let mut follows = false;
+        let (mut follows, mut last) = (false, 0);
         loop {
             let is_watched = self.waiting.load(Ordering::SeqCst) > 0;
             match self.next(is_watched, &mut follows) {
                 Ok(job) => {
                     batch.push(job);
                     let connection = self.lock();
-                    self.jobs.drain_into(&mut batch, GROUP - 1);
-                    self.is_shared.store(batch.len() > 1, Ordering::Relaxed);
+                    self.gather(&mut batch, last);
+                    last = batch.len();
+                    self.is_shared.store(last > 1, Ordering::Relaxed);
                     self.commit(connection, std::mem::take(&mut batch));
                 }
                 Err(QueueError::Timeout(_) | QueueError::Empty) => {}
@@ -192,11 +195,25 @@ impl Queue {
             if let Some(job) = self.jobs.dequeue() {
                 return Ok(job);
             }
-            (0..16).for_each(|_| std::hint::spin_loop());
+            // Whoever asks next may need this very processor.
+            std::thread::yield_now();
         }
         let next = if is_watched { self.jobs.recv_timeout(WATCH) } else { self.jobs.recv_blocking() };
         *follows = since.elapsed() < LINGER;
         next
+    }
+
+    /// What is there shares a transaction. Where several work at once, those who have just been answered are let run first, as
+    /// long as that brings more: otherwise the first of them has the disk for itself, and the others wait for it.
+    fn gather(&self, batch: &mut Vec<Box<dyn Job>>, last: usize) {
+        loop {
+            let before = batch.len();
+            self.jobs.drain_into(batch, GROUP - before);
+            if batch.len() >= last.min(GROUP) || batch.len() == before {
+                break;
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn commit(&self, connection: MutexGuard<'_, Connection>, mut jobs: Vec<Box<dyn Job>>) {
@@ -205,7 +222,7 @@ impl Queue {
             Ok(((), news)) => {
                 drop(connection);
                 self.tell(news);
-                jobs.into_iter().for_each(|job| job.done(Ok(())));
+                wake_all(jobs.into_iter().filter_map(|job| job.done(Ok(()))));
             }
             Err(_) if jobs.len() > 1 => {
                 drop(connection);
@@ -217,7 +234,7 @@ impl Queue {
             Err(error) => {
                 drop(connection);
                 let error = explain(&self.path, error);
-                jobs.into_iter().for_each(|job| job.done(Err(error.clone())));
+                wake_all(jobs.into_iter().filter_map(|job| job.done(Err(error.clone()))));
             }
         }
     }
