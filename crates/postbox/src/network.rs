@@ -5,12 +5,10 @@ use std::future::Future;
 use std::sync::LazyLock;
 
 use tokio::runtime::Handle;
-#[cfg(feature = "redis")]
-use tokio::task::AbortHandle;
 
 use crate::error::Error;
 use crate::operation::Answer;
-use crate::promise::{Undelivered, promise};
+use crate::promise::promise;
 
 /// The thread on which all connections live.
 static THREAD: LazyLock<Handle> = LazyLock::new(|| {
@@ -40,9 +38,9 @@ pub(crate) fn ask<T: Send + 'static>(
 #[cfg(feature = "redis")]
 pub(crate) fn wait<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
-    undelivered: Option<Undelivered<T>>,
+    undelivered: Option<crate::promise::Undelivered<T>>,
 ) -> Answer<Result<T, Error>> {
-    struct Ends(AbortHandle);
+    struct Ends(tokio::task::AbortHandle);
     impl Drop for Ends {
         fn drop(&mut self) {
             self.0.abort();

@@ -61,6 +61,7 @@ impl<T> Promise<T> {
 }
 
 /// Wakes those who got their results together, when all have them.
+#[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     let wakers: Vec<Waker> = wakers.collect();
     wakers.into_iter().for_each(Waker::wake);

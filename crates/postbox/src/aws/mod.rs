@@ -7,6 +7,7 @@ mod act;
 mod dead;
 mod desk;
 mod fault;
+mod item;
 mod lane;
 mod leases;
 mod letter;
@@ -18,6 +19,7 @@ mod receive;
 mod region;
 mod replies;
 mod send;
+mod table;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -17,7 +17,7 @@ use crate::hub::{Waits, look_until};
 use crate::id::ReplyId;
 use crate::network;
 use crate::operation::Answer;
-use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
+use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, shelf};
 
 /// How the channels of replies end.
 pub(super) const CHANNEL: &str = ":replies";
@@ -32,11 +32,6 @@ impl fmt::Debug for RedisReplyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisReplyStore").field("place", &self.link.place).finish()
     }
-}
-
-/// FNV-1a, since every program has to come to the same.
-fn shelf(id: &str) -> u32 {
-    id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)) % SHELVES
 }
 
 fn tag(shelf: u32) -> String {
@@ -88,7 +83,7 @@ impl RedisReplyStore {
         read: impl FnOnce(Value) -> T + Send + 'static,
     ) -> Answer<Result<T, Error>> {
         let (link, id) = (Arc::clone(&self.link), id.to_string());
-        network::ask(async move { Ok(read(run(&link, script, shelf(&id), &id, more).await?)) })
+        network::ask(async move { Ok(read(run(&link, script, shelf(&id, SHELVES), &id, more).await?)) })
     }
 
     fn show(&self, id: ReplyId, how: &'static str) -> Answer<Result<Option<ReplyEntry>, Error>> {
@@ -153,7 +148,7 @@ impl ReplyStore for RedisReplyStore {
         network::ask(async move {
             let mut ids: Vec<String> = expired(&link, limit).await?.iter().map(ToString::to_string).collect();
             ids.truncate(limit);
-            let gone = ids.iter().map(|id| run(&link, &script::REPLY_DELETE, shelf(id), id, vec![]));
+            let gone = ids.iter().map(|id| run(&link, &script::REPLY_DELETE, shelf(id, SHELVES), id, vec![]));
             let mut many = 0;
             for gone in join_all(gone).await {
                 many += natural(&gone?);
@@ -166,14 +161,15 @@ impl ReplyStore for RedisReplyStore {
         let link = Arc::clone(&self.link);
         let settled = async move {
             let text = id.to_string();
-            let channel: Arc<str> = format!("{}{CHANNEL}", tag(shelf(&text))).into();
+            let channel: Arc<str> = format!("{}{CHANNEL}", tag(shelf(&text, SHELVES))).into();
             let key = format!("{channel}/{text}");
             let waits = Waits::begin(Arc::clone(&link), |link| &link.hubs, key);
             let look = || {
                 let (link, id, text, channel) = (Arc::clone(&link), id.clone(), text.clone(), Arc::clone(&channel));
                 network::ask(async move {
                     link.subscribe(&channel).await?;
-                    let answer = run(&link, &script::REPLY_GET, shelf(&text), &text, vec!["look".into()]).await?;
+                    let answer =
+                        run(&link, &script::REPLY_GET, shelf(&text, SHELVES), &text, vec!["look".into()]).await?;
                     let now = list(answer.clone()).last().map(natural).unwrap_or(0);
                     match entry(&id, answer) {
                         Some(ReplyEntry { state: ReplyState::Pending, expires_at, .. }) => {
