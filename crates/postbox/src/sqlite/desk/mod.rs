@@ -1,41 +1,26 @@
 //! The verbs, as statements within one transaction. It does what the ledger does.
 
+mod dead;
+mod row;
+
 use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 
+use self::row::Row;
 use super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
 use crate::address::MailboxName;
-use crate::backend::{Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Redrive};
+use crate::backend::{Counts, Delivery, MailboxSettings, Outgoing};
 use crate::clock::Moment;
 use crate::id::{MessageId, ReceiptHandle};
 use crate::wire;
 
 /// One transaction: its moment, and the mailboxes that it touches.
-pub(super) struct Desk<'a> {
+pub(in crate::sqlite) struct Desk<'a> {
     connection: &'a Connection,
-    pub(super) now: i64,
+    pub(in crate::sqlite) now: i64,
     high_water: i64,
     rows: HashMap<MailboxName, Row>,
-}
-
-/// A mailbox, as its row says; written back at the end of the transaction.
-pub(super) struct Row {
-    id: i64,
-    counter: i64,
-    ready: i64,
-    delayed: i64,
-    leased: i64,
-    dead: i64,
-    max_size: Option<i64>,
-    max_deliveries: Option<i64>,
-    window: Option<i64>,
-    idle_expiry: Option<i64>,
-    idle_at: Option<i64>,
-    changed: bool,
-    advanced: bool,
-    /// How many messages became deliverable in this transaction.
-    surfaced: u64,
 }
 
 /// What is needed of a message on its way from one state to another.
@@ -47,13 +32,13 @@ struct Slip {
 }
 
 /// What a send came to.
-pub(super) enum Stored {
+pub(in crate::sqlite) enum Stored {
     Yes(MessageId),
     Full(i64),
     NotAUuid,
 }
 
-pub(super) fn moment(millis: i64) -> Moment {
+pub(in crate::sqlite) fn moment(millis: i64) -> Moment {
     Moment::from_nanos(u64::try_from(millis).unwrap_or(0).saturating_mul(1_000_000))
 }
 
@@ -79,7 +64,7 @@ const MARK: i64 = 1_000;
 
 impl<'a> Desk<'a> {
     /// At the wall clock's moment, but never before a moment that the file has seen.
-    pub(super) fn open(connection: &'a Connection) -> Result<Self> {
+    pub(in crate::sqlite) fn open(connection: &'a Connection) -> Result<Self> {
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let high_water: i64 = connection
             .prepare_cached("SELECT value FROM meta WHERE key = 'high_water'")?
@@ -89,21 +74,13 @@ impl<'a> Desk<'a> {
     }
 
     /// Writes back what has changed. Says which mailboxes have something new to deliver.
-    pub(super) fn close(mut self) -> Result<Vec<(MailboxName, u64)>> {
+    pub(in crate::sqlite) fn close(mut self) -> Result<Vec<(MailboxName, u64)>> {
         let mut news = Vec::new();
         let mut changed = false;
         for (name, row) in std::mem::take(&mut self.rows) {
             if row.changed {
                 changed = true;
-                self.connection
-                    .prepare_cached(
-                        "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
-                         max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10, idle_at = ?11 WHERE id = ?1",
-                    )?
-                    .execute(params![
-                        row.id, row.counter, row.ready, row.delayed, row.leased, row.dead, row.max_size,
-                        row.max_deliveries, row.window, row.idle_expiry, row.idle_at
-                    ])?;
+                row.write(self.connection)?;
             }
             if row.surfaced > 0 {
                 news.push((name, row.surfaced));
@@ -121,32 +98,7 @@ impl<'a> Desk<'a> {
         let mut row = match self.rows.remove(name) {
             Some(row) => row,
             None => {
-                let found = self
-                    .connection
-                    .prepare_cached(
-                        "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
-                         idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
-                    )?
-                    .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |row| {
-                        Ok(Row {
-                            id: row.get(0)?,
-                            counter: row.get(1)?,
-                            ready: row.get(2)?,
-                            delayed: row.get(3)?,
-                            leased: row.get(4)?,
-                            dead: row.get(5)?,
-                            max_size: row.get(6)?,
-                            max_deliveries: row.get(7)?,
-                            window: row.get(8)?,
-                            idle_expiry: row.get(9)?,
-                            idle_at: row.get(10)?,
-                            changed: false,
-                            advanced: false,
-                            surfaced: 0,
-                        })
-                    })
-                    .optional()?;
-                let Some(row) = found else { return Ok(None) };
+                let Some(row) = Row::read(self.connection, name)? else { return Ok(None) };
                 if row.idle_at.is_some_and(|at| at <= self.now) {
                     self.discard(row.id)?;
                     return Ok(None);
@@ -168,27 +120,7 @@ impl<'a> Desk<'a> {
             return Ok(row);
         }
         self.sweep()?;
-        // Numbers of deliveries start at random: a receipt of a mailbox that was deleted is good for nothing later.
-        let counter = (rand::random::<u64>() >> 24) as i64;
-        self.connection
-            .prepare_cached("INSERT INTO mailbox (prefix, name, counter) VALUES (?1, ?2, ?3)")?
-            .execute(params![name.prefix().unwrap_or(""), name.as_str(), counter])?;
-        Ok(Row {
-            id: self.connection.last_insert_rowid(),
-            counter,
-            ready: 0,
-            delayed: 0,
-            leased: 0,
-            dead: 0,
-            max_size: None,
-            max_deliveries: None,
-            window: None,
-            idle_expiry: None,
-            idle_at: None,
-            changed: true,
-            advanced: true,
-            surfaced: 0,
-        })
+        Row::make(self.connection, name)
     }
 
     fn with<T>(&mut self, name: &MailboxName, act: impl FnOnce(&mut Self, &mut Row) -> Result<T>) -> Result<Option<T>> {
@@ -303,18 +235,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    fn bury(&mut self, row: &mut Row, slip: &Slip, reason: &str) -> Result<()> {
-        self.connection
-            .prepare_cached(
-                "INSERT INTO dead (mailbox, id, deliveries, sent_at, died_at, reason, grp, body) \
-                 SELECT mailbox, id, deliveries, sent_at, ?2, ?3, grp, body FROM message WHERE seq = ?1",
-            )?
-            .execute(params![slip.seq, self.now, reason])?;
-        row.dead += 1;
-        self.remove(row, slip)
-    }
-
-    pub(super) fn configure(&mut self, name: &MailboxName, settings: &MailboxSettings) -> Result<()> {
+    pub(in crate::sqlite) fn configure(&mut self, name: &MailboxName, settings: &MailboxSettings) -> Result<()> {
         let mut row = self.take_or_make(name)?;
         let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         let before = (row.max_size, row.max_deliveries, row.window, row.idle_expiry);
@@ -328,7 +249,7 @@ impl<'a> Desk<'a> {
         Ok(())
     }
 
-    pub(super) fn send(&mut self, name: &MailboxName, message: &Outgoing) -> Result<Stored> {
+    pub(in crate::sqlite) fn send(&mut self, name: &MailboxName, message: &Outgoing) -> Result<Stored> {
         let Some(id) = blob_of(&message.id) else { return Ok(Stored::NotAUuid) };
         let mut row = self.take_or_make(name)?;
         let result = self.store(&mut row, &id, message);
@@ -386,7 +307,7 @@ impl<'a> Desk<'a> {
     }
 
     /// Up to `max` deliveries, and when the next one may be due.
-    pub(super) fn receive(
+    pub(in crate::sqlite) fn receive(
         &mut self,
         name: &MailboxName,
         max: usize,
@@ -480,11 +401,11 @@ impl<'a> Desk<'a> {
         Ok(done.unwrap_or(false))
     }
 
-    pub(super) fn acknowledge(&mut self, name: &MailboxName, handle: &ReceiptHandle) -> Result<bool> {
+    pub(in crate::sqlite) fn acknowledge(&mut self, name: &MailboxName, handle: &ReceiptHandle) -> Result<bool> {
         self.act(name, handle, |desk, row, slip, _| desk.remove(row, &slip))
     }
 
-    pub(super) fn give_back(
+    pub(in crate::sqlite) fn give_back(
         &mut self,
         name: &MailboxName,
         handle: &ReceiptHandle,
@@ -506,7 +427,7 @@ impl<'a> Desk<'a> {
         })
     }
 
-    pub(super) fn extend(
+    pub(in crate::sqlite) fn extend(
         &mut self,
         name: &MailboxName,
         handle: &ReceiptHandle,
@@ -518,11 +439,16 @@ impl<'a> Desk<'a> {
         })
     }
 
-    pub(super) fn dead_letter(&mut self, name: &MailboxName, handle: &ReceiptHandle, reason: &str) -> Result<bool> {
+    pub(in crate::sqlite) fn dead_letter(
+        &mut self,
+        name: &MailboxName,
+        handle: &ReceiptHandle,
+        reason: &str,
+    ) -> Result<bool> {
         self.act(name, handle, |desk, row, slip, _| desk.bury(row, &slip, reason))
     }
 
-    pub(super) fn cancel(&mut self, name: &MailboxName, id: &MessageId) -> Result<bool> {
+    pub(in crate::sqlite) fn cancel(&mut self, name: &MailboxName, id: &MessageId) -> Result<bool> {
         let Some(id) = blob_of(id) else { return Ok(false) };
         let cancelled = self.with(name, |desk, row| {
             let found: Option<Slip> = desk
@@ -541,7 +467,7 @@ impl<'a> Desk<'a> {
         Ok(cancelled.unwrap_or(false))
     }
 
-    pub(super) fn purge(&mut self, name: &MailboxName) -> Result<u64> {
+    pub(in crate::sqlite) fn purge(&mut self, name: &MailboxName) -> Result<u64> {
         let purged = self.with(name, |desk, row| {
             let gone = desk.connection.prepare_cached("DELETE FROM message WHERE mailbox = ?1")?.execute([row.id])?;
             (row.ready, row.delayed, row.leased, row.changed) = (0, 0, 0, true);
@@ -550,7 +476,7 @@ impl<'a> Desk<'a> {
         Ok(purged.unwrap_or(0))
     }
 
-    pub(super) fn counts(&mut self, name: &MailboxName) -> Result<Counts> {
+    pub(in crate::sqlite) fn counts(&mut self, name: &MailboxName) -> Result<Counts> {
         let counts = self.with(name, |_, row| {
             let [ready, delayed, leased, dead] =
                 [row.ready, row.delayed, row.leased, row.dead].map(|many| u64::try_from(many).unwrap_or(0));
@@ -559,78 +485,13 @@ impl<'a> Desk<'a> {
         Ok(counts.unwrap_or_default())
     }
 
-    pub(super) fn peek(&mut self, name: &MailboxName, max: usize) -> Result<Vec<Delivery>> {
+    pub(in crate::sqlite) fn peek(&mut self, name: &MailboxName, max: usize) -> Result<Vec<Delivery>> {
         let shown =
             self.with(name, |desk, row| Ok(desk.read(row, max)?.into_iter().map(|(_, delivery)| delivery).collect()))?;
         Ok(shown.unwrap_or_default())
     }
 
-    pub(super) fn dead_letters(&mut self, name: &MailboxName, max: usize) -> Result<Vec<DeadLetter>> {
-        let letters = self.with(name, |desk, row| {
-            let mut statement = desk.connection.prepare_cached(
-                "SELECT id, deliveries, sent_at, body, died_at, reason FROM dead WHERE mailbox = ?1 ORDER BY seq LIMIT ?2",
-            )?;
-            let max = i64::try_from(max).unwrap_or(i64::MAX);
-            let rows = statement.query_map(params![row.id, max], |found| {
-                let id: Vec<u8> = found.get(0)?;
-                let died_at: i64 = found.get(4)?;
-                let reason: String = found.get(5)?;
-                let delivery = delivery(&id, found.get(1)?, found.get(2)?, found.get(3)?, died_at);
-                Ok(DeadLetter::new(delivery, moment(died_at), reason.into()))
-            })?;
-            rows.collect::<Result<Vec<_>>>()
-        })?;
-        Ok(letters.unwrap_or_default())
-    }
-
-    pub(super) fn redrive(&mut self, name: &MailboxName, which: &Redrive) -> Result<u64> {
-        let moved = self.with(name, |desk, row| {
-            let (max, id) = match which {
-                Redrive::UpTo(max) => (i64::try_from(*max).unwrap_or(i64::MAX), None),
-                Redrive::One(id) => match blob_of(id) {
-                    Some(id) => (1, Some(id.to_vec())),
-                    None => return Ok(0),
-                },
-            };
-            let room = row.max_size.map_or(i64::MAX, |most| (most - row.ready - row.delayed - row.leased).max(0));
-            let letters: Vec<(i64, Option<String>)> = {
-                let mut statement = desk.connection.prepare_cached(
-                    "SELECT seq, grp FROM dead WHERE mailbox = ?1 AND (?3 IS NULL OR id = ?3) ORDER BY seq LIMIT ?2",
-                )?;
-                let rows = statement
-                    .query_map(params![row.id, max.min(room), id], |found| Ok((found.get(0)?, found.get(1)?)))?;
-                rows.collect::<Result<_>>()?
-            };
-            for (seq, group) in &letters {
-                row.counter += 1;
-                desk.connection
-                    .prepare_cached(
-                        "INSERT INTO message (mailbox, id, state, ord, sent_at, grp, body) \
-                         SELECT mailbox, id, 0, ?2, sent_at, grp, body FROM dead WHERE seq = ?1",
-                    )?
-                    .execute(params![seq, row.counter])?;
-                let slip =
-                    Slip { seq: desk.connection.last_insert_rowid(), state: -1, deliveries: 0, group: group.clone() };
-                desk.connection.prepare_cached("DELETE FROM dead WHERE seq = ?1")?.execute([seq])?;
-                row.dead -= 1;
-                row.changed = true;
-                desk.join(row, slip)?;
-            }
-            Ok(letters.len() as u64)
-        })?;
-        Ok(moved.unwrap_or(0))
-    }
-
-    pub(super) fn purge_dead_letters(&mut self, name: &MailboxName) -> Result<u64> {
-        let purged = self.with(name, |desk, row| {
-            let gone = desk.connection.prepare_cached("DELETE FROM dead WHERE mailbox = ?1")?.execute([row.id])?;
-            (row.dead, row.changed) = (0, true);
-            Ok(gone as u64)
-        })?;
-        Ok(purged.unwrap_or(0))
-    }
-
-    pub(super) fn delete(&mut self, name: &MailboxName) -> Result<()> {
+    pub(in crate::sqlite) fn delete(&mut self, name: &MailboxName) -> Result<()> {
         match self.take(name)? {
             Some(row) => self.discard(row.id),
             None => Ok(()),
@@ -659,19 +520,19 @@ impl<'a> Desk<'a> {
         idle.into_iter().filter(|id| !at_hand.contains(id)).try_for_each(|id| self.discard(id))
     }
 
-    pub(super) fn list(&mut self) -> Result<Vec<(String, String)>> {
+    pub(in crate::sqlite) fn list(&mut self) -> Result<Vec<(String, String)>> {
         self.sweep()?;
         let mut statement = self.connection.prepare_cached("SELECT prefix, name FROM mailbox ORDER BY prefix, name")?;
         let rows = statement.query_map([], |found| Ok((found.get(0)?, found.get(1)?)))?;
         rows.collect()
     }
 
-    pub(super) fn connection(&self) -> &Connection {
+    pub(in crate::sqlite) fn connection(&self) -> &Connection {
         self.connection
     }
 
     /// Something was written: the moment counts as seen.
-    pub(super) fn touch(&mut self) -> Result<()> {
+    pub(in crate::sqlite) fn touch(&mut self) -> Result<()> {
         if self.now >= self.high_water.saturating_add(MARK) {
             self.high_water = self.now;
             self.connection
@@ -679,31 +540,6 @@ impl<'a> Desk<'a> {
                 .execute([self.now])?;
         }
         Ok(())
-    }
-}
-
-impl Row {
-    /// Puts the moment off at which the mailbox is idle for too long. Seldom, since it costs a write.
-    fn use_at(&mut self, now: i64) {
-        let idle_at = self.idle_expiry.map(|idle| now.saturating_add(idle));
-        let is_soon = match (self.idle_at, idle_at) {
-            (Some(old), Some(new)) => new - old > self.idle_expiry.unwrap_or(0) / 8,
-            (old, new) => old != new,
-        };
-        if is_soon {
-            self.idle_at = idle_at;
-            self.changed = true;
-        }
-    }
-
-    /// A message leaves a state.
-    fn leave(&mut self, state: i64) {
-        match state {
-            READY | BEHIND => self.ready -= 1,
-            DELAYED | RETURNING => self.delayed -= 1,
-            LEASED => self.leased -= 1,
-            _ => {}
-        }
     }
 }
 

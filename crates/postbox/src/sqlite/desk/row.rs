@@ -1,0 +1,124 @@
+//! A mailbox as a row of its table.
+
+use rusqlite::{Connection, OptionalExtension as _, Result, params};
+
+use super::super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
+use crate::address::MailboxName;
+
+/// A mailbox, as its row says; written back at the end of the transaction.
+pub(super) struct Row {
+    pub(super) id: i64,
+    pub(super) counter: i64,
+    pub(super) ready: i64,
+    pub(super) delayed: i64,
+    pub(super) leased: i64,
+    pub(super) dead: i64,
+    pub(super) max_size: Option<i64>,
+    pub(super) max_deliveries: Option<i64>,
+    pub(super) window: Option<i64>,
+    pub(super) idle_expiry: Option<i64>,
+    pub(super) idle_at: Option<i64>,
+    pub(super) changed: bool,
+    pub(super) advanced: bool,
+    /// How many messages became deliverable in this transaction.
+    pub(super) surfaced: u64,
+}
+
+impl Row {
+    pub(super) fn read(connection: &Connection, name: &MailboxName) -> Result<Option<Self>> {
+        connection
+            .prepare_cached(
+                "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
+                 idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
+            )?
+            .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |row| {
+                Ok(Row {
+                    id: row.get(0)?,
+                    counter: row.get(1)?,
+                    ready: row.get(2)?,
+                    delayed: row.get(3)?,
+                    leased: row.get(4)?,
+                    dead: row.get(5)?,
+                    max_size: row.get(6)?,
+                    max_deliveries: row.get(7)?,
+                    window: row.get(8)?,
+                    idle_expiry: row.get(9)?,
+                    idle_at: row.get(10)?,
+                    changed: false,
+                    advanced: false,
+                    surfaced: 0,
+                })
+            })
+            .optional()
+    }
+
+    /// Makes a mailbox.
+    pub(super) fn make(connection: &Connection, name: &MailboxName) -> Result<Self> {
+        // Numbers of deliveries start at random: a receipt of a mailbox that was deleted is good for nothing later.
+        let counter = (rand::random::<u64>() >> 24) as i64;
+        connection
+            .prepare_cached("INSERT INTO mailbox (prefix, name, counter) VALUES (?1, ?2, ?3)")?
+            .execute(params![name.prefix().unwrap_or(""), name.as_str(), counter])?;
+        Ok(Row {
+            id: connection.last_insert_rowid(),
+            counter,
+            ready: 0,
+            delayed: 0,
+            leased: 0,
+            dead: 0,
+            max_size: None,
+            max_deliveries: None,
+            window: None,
+            idle_expiry: None,
+            idle_at: None,
+            changed: true,
+            advanced: true,
+            surfaced: 0,
+        })
+    }
+
+    pub(super) fn write(&self, connection: &Connection) -> Result<()> {
+        connection
+            .prepare_cached(
+                "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
+                 max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10, idle_at = ?11 WHERE id = ?1",
+            )?
+            .execute(params![
+                self.id,
+                self.counter,
+                self.ready,
+                self.delayed,
+                self.leased,
+                self.dead,
+                self.max_size,
+                self.max_deliveries,
+                self.window,
+                self.idle_expiry,
+                self.idle_at
+            ])?;
+        Ok(())
+    }
+
+    /// Puts the moment off at which the mailbox is idle for too long. Seldom, since it costs a write.
+    pub(super) fn use_at(&mut self, now: i64) {
+        let idle_at = self.idle_expiry.map(|idle| now.saturating_add(idle));
+        let is_soon = match (self.idle_at, idle_at) {
+            (Some(old), Some(new)) => new - old > self.idle_expiry.unwrap_or(0) / 8,
+            (old, new) => old != new,
+        };
+        if is_soon {
+            self.idle_at = idle_at;
+            self.changed = true;
+        }
+    }
+
+    /// A message leaves a state.
+    pub(super) fn leave(&mut self, state: i64) {
+        match state {
+            READY | BEHIND => self.ready -= 1,
+            DELAYED | RETURNING => self.delayed -= 1,
+            LEASED => self.leased -= 1,
+            _ => {}
+        }
+    }
+}
