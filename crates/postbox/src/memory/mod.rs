@@ -2,8 +2,10 @@
 //!
 //! Nothing survives the process. Counts are exact, order is first in, first out, and no mailbox has a thread of its own.
 
+mod long_poll;
 mod mailbox;
 mod replies;
+mod store;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,8 +21,8 @@ use crate::reply_store::ReplyStore;
 use crate::runtime;
 
 pub(crate) use self::mailbox::MemoryMailbox;
-use self::mailbox::{Rest, Store};
 pub use self::replies::MemoryReplyStore;
+use self::store::{Rest, Store};
 
 /// How long a deduplication id is remembered, unless the settings say otherwise.
 pub(crate) const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(300);

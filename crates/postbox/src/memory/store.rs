@@ -1,0 +1,273 @@
+//! What is in a mailbox in memory, shared by its handles.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use postbox_core::Lock as _;
+use postbox_core::shared::mailbox::MailboxConcurrency;
+use postbox_core::{Ledger, LedgerOptions, ThreadSafe, WaitQueue};
+use rand::RngExt as _;
+use smallvec::SmallVec;
+
+use super::DEDUPLICATION_WINDOW;
+use crate::address::MailboxName;
+use crate::backend::Headers;
+use crate::clock::{Alarm, Clock, Moment};
+use crate::codec::ContentType;
+
+/// What is stored of a message; the ledger keeps its id, times and counts.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub(super) body: Bytes,
+    pub(super) content_type: ContentType,
+    pub(super) headers: Option<Arc<Headers>>,
+}
+
+/// The mailbox itself, shared by its handles.
+///
+/// A waiting receiver registers in the critical section that saw nothing to deliver; whoever makes something
+/// deliverable notifies one waiter per message, in the same section, and wakes them after it. One alarm, set while
+/// somebody waits, rings when the next lease or delay ends.
+///
+/// The ledger belongs to whoever consumes. A plain message from another thread goes to the inbox, with the moment at which
+/// it was sent, so that sender and consumer meet in one short line of memory and not in the ledger; every verb first
+/// takes the inbox in, at those moments, so nobody can tell the difference. Locks are taken in the order state, inbox.
+pub(super) struct Store {
+    pub(super) name: MailboxName,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) state: Lock<State>,
+    pub(super) inbox: Lock<Vec<Entry>>,
+    /// How many are in the inbox: written under its lock, read without.
+    pub(super) arrived: AtomicUsize,
+    /// The thread that used the ledger last: its own sends go there directly.
+    pub(super) consumer: AtomicUsize,
+    /// Whether sends must ask the ledger: it has a bound.
+    pub(super) bounded: AtomicBool,
+    pub(super) waiting: WaitQueue<ThreadSafe>,
+    pub(super) handles: AtomicUsize,
+    /// Not since it was deleted.
+    pub(super) exists: AtomicBool,
+}
+
+/// A message in the inbox.
+pub(super) struct Entry {
+    id: u128,
+    sent_at: u64,
+    message: Stored,
+}
+
+/// So many in the inbox are taken in by the sender, if nobody consumes.
+const INBOX: usize = 256;
+
+/// Names the current thread.
+pub(super) fn this_thread() -> usize {
+    thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
+}
+
+pub(super) struct State {
+    pub(super) ledger: Ledger<Stored>,
+    /// The inbox of the last time, empty, to be used again.
+    spare: Vec<Entry>,
+    pub(super) alarm: Option<(Moment, Alarm)>,
+    pub(super) idle_expiry: Option<Duration>,
+    /// Since when nobody has a handle. `None` also while the last one is on its way out.
+    pub(super) abandoned_at: Option<Moment>,
+    /// Whether a task looks after it while it is abandoned.
+    pub(super) tidying: bool,
+}
+
+/// How long an abandoned store stays.
+pub(super) enum Rest {
+    Over,
+    Until(Moment),
+    /// As long as nobody uses it.
+    Endless,
+}
+
+/// The lock of layer 1: it is held for some hundred nanoseconds and never while somebody waits for a message.
+type Lock<T> = <ThreadSafe as MailboxConcurrency>::Lock<T>;
+type Guard<'a, T> = <Lock<T> as postbox_core::Lock<T>>::Guard<'a>;
+
+type Wakers = SmallVec<[Waker; 1]>;
+
+impl Store {
+    pub(super) fn new(name: MailboxName, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let options = LedgerOptions { deduplication_window: nanos(DEDUPLICATION_WINDOW), ..LedgerOptions::default() };
+        Arc::new(Store {
+            name,
+            clock,
+            state: Lock::new(State {
+                ledger: Ledger::new(options).with_numbers_from(rand::rng().random::<u64>() >> 1),
+                spare: Vec::new(),
+                alarm: None,
+                idle_expiry: None,
+                abandoned_at: None,
+                tidying: false,
+            }),
+            inbox: Lock::new(Vec::new()),
+            arrived: AtomicUsize::new(0),
+            consumer: AtomicUsize::new(0),
+            bounded: AtomicBool::new(false),
+            waiting: WaitQueue::new(),
+            handles: AtomicUsize::new(0),
+            exists: AtomicBool::new(true),
+        })
+    }
+
+    pub(super) fn name(&self) -> &MailboxName {
+        &self.name
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.handles.load(Ordering::SeqCst) == 0
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.exists.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_abandoned_at(&self, now: Moment) {
+        self.lock().abandoned_at = Some(now);
+    }
+
+    pub(super) fn begin_tidying(&self) -> bool {
+        !std::mem::replace(&mut self.lock().tidying, true)
+    }
+
+    pub(super) fn end_tidying(&self) {
+        self.lock().tidying = false;
+    }
+
+    /// How long it stays, if nobody uses it.
+    pub(super) fn rests_until(&self, now: Moment) -> Rest {
+        let mut state = self.lock();
+        let Some(abandoned_at) = state.abandoned_at else { return Rest::Endless };
+        self.absorb(&mut state);
+        state.ledger.advance(now.as_nanos());
+        let discarded = state.ledger.take_discarded();
+        let idle_until = state.idle_expiry.map(|idle| abandoned_at.after(idle));
+        let rest = if state.ledger.is_empty() || idle_until.is_some_and(|until| until <= now) {
+            Rest::Over
+        } else {
+            let change = state.ledger.next_change().map(Moment::from_nanos);
+            change.into_iter().chain(idle_until).min().map_or(Rest::Endless, Rest::Until)
+        };
+        drop(state);
+        drop(discarded);
+        rest
+    }
+
+    pub(super) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Does something to the ledger, and wakes who has something to get because of it.
+    #[inline]
+    pub(super) fn act<R>(self: &Arc<Self>, act: impl FnOnce(&mut Ledger<Stored>, u64) -> R) -> R {
+        let mut state = self.lock();
+        let before = state.ledger.surfaced();
+        self.absorb(&mut state);
+        let now = self.clock.now().as_nanos();
+        let result = act(&mut state.ledger, now);
+        if self.waiting.is_waiting() || state.ledger.has_discarded() {
+            // Bodies and wakers run code of others when they are dropped or woken: under no lock.
+            let wakers = self.notify(&mut state, before);
+            let discarded = state.ledger.take_discarded();
+            drop(state);
+            wakers.into_iter().for_each(Waker::wake);
+            drop(discarded);
+        }
+        result
+    }
+
+    /// Takes the inbox in.
+    #[inline]
+    pub(super) fn absorb(&self, state: &mut State) {
+        if self.arrived.load(Ordering::Acquire) != 0 {
+            self.absorb_all(state);
+        }
+    }
+
+    fn absorb_all(&self, state: &mut State) {
+        let mut inbox = self.inbox.lock();
+        std::mem::swap(&mut *inbox, &mut state.spare);
+        self.arrived.store(0, Ordering::Release);
+        drop(inbox);
+        let State { ledger, spare, .. } = state;
+        for entry in spare.drain(..) {
+            ledger.absorb(entry.sent_at, entry.id, entry.message);
+        }
+        if spare.capacity() > 4 * INBOX {
+            *spare = Vec::new();
+        }
+    }
+
+    /// Puts a plain message into the inbox, if that will do. Otherwise gives it back.
+    pub(super) fn post(&self, id: u128, message: Stored) -> Result<(), Stored> {
+        let mut inbox = self.inbox.lock();
+        // Whoever waits registered under this lock, and a bound was set under it.
+        if self.waiting.is_waiting() || self.bounded.load(Ordering::Relaxed) {
+            return Err(message);
+        }
+        inbox.push(Entry { id, sent_at: self.clock.now().as_nanos(), message });
+        let arrived = inbox.len();
+        self.arrived.store(arrived, Ordering::Release);
+        drop(inbox);
+        if arrived >= INBOX
+            && let Some(mut state) = self.state.try_lock()
+        {
+            self.absorb_all(&mut state);
+        }
+        Ok(())
+    }
+
+    /// The current thread consumes: its sends need no inbox.
+    #[inline]
+    pub(super) fn consumed(&self) {
+        let this = this_thread();
+        if self.consumer.load(Ordering::Relaxed) != this {
+            self.consumer.store(this, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes out a waiter for each message that has become deliverable since `before`, and sets the alarm for the others.
+    #[cold]
+    pub(super) fn notify(self: &Arc<Self>, state: &mut State, before: u64) -> Wakers {
+        let news = (state.ledger.surfaced() - before).min(state.ledger.deliverable() as u64);
+        let wakers = (0..news).map_while(|_| self.waiting.notify_one()).collect();
+        self.set_alarm(state);
+        wakers
+    }
+
+    /// Lets the alarm ring when the next message becomes deliverable by itself, if somebody waits for that.
+    pub(super) fn set_alarm(self: &Arc<Self>, state: &mut State) {
+        let due = state.ledger.next_due().filter(|_| self.waiting.is_waiting()).map(Moment::from_nanos);
+        if state.alarm.as_ref().map(|(at, _)| *at) != due {
+            if let Some((_, alarm)) = state.alarm.take() {
+                self.clock.cancel_alarm(alarm);
+            }
+            state.alarm = due.map(|at| (at, self.clock.set_alarm(at, Waker::from(Arc::clone(self)))));
+        }
+    }
+}
+
+/// The alarm rings.
+impl Wake for Store {
+    fn wake(self: Arc<Self>) {
+        let mut state = self.lock();
+        // It may have been set anew, for later, while it rang.
+        if state.alarm.as_ref().is_some_and(|(at, _)| *at <= self.clock.now()) {
+            state.alarm = None;
+        }
+        drop(state);
+        self.act(|ledger, now| ledger.advance(now));
+    }
+}
+
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
