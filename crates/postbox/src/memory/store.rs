@@ -38,7 +38,7 @@ pub(super) struct Stored {
 pub(super) struct Store {
     pub(super) name: MailboxName,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) state: Lock<State>,
+    pub(super) state: Apart<Lock<State>>,
     pub(super) inbox: Lock<Vec<Entry>>,
     /// How many are in the inbox: written under its lock, read without.
     pub(super) arrived: AtomicUsize,
@@ -51,6 +51,10 @@ pub(super) struct Store {
     /// Not since it was deleted.
     pub(super) exists: AtomicBool,
 }
+
+/// In lines of memory of its own: what the consumer writes is not where senders look.
+#[repr(align(128))]
+pub(super) struct Apart<T>(T);
 
 /// A message in the inbox.
 pub(super) struct Entry {
@@ -100,14 +104,14 @@ impl Store {
         Arc::new(Store {
             name,
             clock,
-            state: Lock::new(State {
+            state: Apart(Lock::new(State {
                 ledger: Ledger::new(options).with_numbers_from(rand::rng().random::<u64>() >> 1),
                 spare: Vec::new(),
                 alarm: None,
                 idle_expiry: None,
                 abandoned_at: None,
                 tidying: false,
-            }),
+            })),
             inbox: Lock::new(Vec::new()),
             arrived: AtomicUsize::new(0),
             consumer: AtomicUsize::new(0),
@@ -162,7 +166,7 @@ impl Store {
     }
 
     pub(super) fn lock(&self) -> Guard<'_, State> {
-        self.state.lock()
+        self.state.0.lock()
     }
 
     /// Does something to the ledger, and wakes who has something to get because of it.
@@ -218,7 +222,7 @@ impl Store {
         self.arrived.store(arrived, Ordering::Release);
         drop(inbox);
         if arrived >= INBOX
-            && let Some(mut state) = self.state.try_lock()
+            && let Some(mut state) = self.state.0.try_lock()
         {
             self.absorb_all(&mut state);
         }
