@@ -48,6 +48,7 @@ pub(crate) fn run(settings: &Settings) {
                     contenders.push(bare(&folder, level, batch, depth));
                 }
                 if depth == 0 && (tasks, batch) == (1, 1) {
+                    contenders.insert(1, blocking(&folder, synchronous));
                     contenders.extend(yaque(&folder, level));
                     contenders.extend(outside::peers(settings, &folder, level));
                 }
@@ -104,15 +105,34 @@ async fn cycles(jobs: Jobs, batch: usize, cycles: usize) {
     }
 }
 
-fn ours(folder: &Folder, synchronous: Synchronous, tasks: usize, batch: usize, depth: usize) -> Contender<'static> {
+fn mailbox(folder: &Folder, synchronous: Synchronous, depth: usize) -> Jobs {
     let backend = SqliteBackend::open_with(folder.file(), synchronous).expect("a file");
     let jobs: Jobs = Connection::new(backend).mailbox("jobs").expect("a mailbox");
-    let runtime = runtime();
     let fill = vec![Bytes::from_static(BODY); 1_000];
     for _ in 0..depth.div_ceil(1_000) {
         jobs.send_batch(&fill).blocking().expect("filled");
     }
+    jobs
+}
+
+fn ours(folder: &Folder, synchronous: Synchronous, tasks: usize, batch: usize, depth: usize) -> Contender<'static> {
+    let (jobs, runtime) = (mailbox(folder, synchronous, depth), runtime());
     Contender::new("postbox", move |operations| cycles_of_tasks(&runtime, &jobs, tasks, batch, operations))
+}
+
+/// The same by a plain thread.
+fn blocking(folder: &Folder, synchronous: Synchronous) -> Contender<'static> {
+    let (jobs, body) = (mailbox(folder, synchronous, 0), Bytes::from_static(BODY));
+    Contender::new("postbox-blocking", move |operations| {
+        let start = Instant::now();
+        for _ in 0..operations {
+            jobs.send(&body).blocking().expect("sent");
+            for message in jobs.receive().blocking().expect("received") {
+                message.acknowledge().blocking().expect("acknowledged");
+            }
+        }
+        start.elapsed()
+    })
 }
 
 /// How long the cycles take, spread over so many tasks.

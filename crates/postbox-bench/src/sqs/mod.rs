@@ -15,7 +15,7 @@ use postbox::aws::sqs::types::QueueAttributeName;
 use postbox_test_servers::{AwsServer, Ministack, Moto};
 use tokio::runtime::Runtime;
 
-use self::queue::{Batches, Postbox, Sdk, client};
+use self::queue::{Batches, Postbox, Sdk, Style, client};
 use self::workload::{FULL, KINDS, Queue, REQUESTS, cpu, cycles, runtime};
 use crate::outside::{Outside, build};
 use crate::report::{Contender, Meter, Settings, measure_with};
@@ -76,25 +76,27 @@ fn contenders(settings: &Settings, endpoint: &str, tasks: usize, batch: usize) -
         made.queue_url.expect("a URL")
     };
     let ours = |gathers| runtime.block_on(Postbox::open(endpoint, &new_queue(), gathers));
-    let sdk = |most: usize, batches| {
+    let sdk = |most: usize, style| {
         let client = runtime.block_on(client(endpoint));
-        Sdk { client, url: new_queue(), most: most as i32, batches }
+        Sdk { client, url: new_queue(), most: most as i32, style }
     };
     if (tasks, batch) == (1, FULL) {
         return vec![
             contender("postbox", Batches(ours(true)), tasks, batch),
-            contender("limit-sdk-batches", sdk(FULL, true), tasks, batch),
+            contender("limit-sdk-batches", sdk(FULL, Style::Batches), tasks, batch),
         ];
     }
     let mut contenders = vec![
         contender("postbox", ours(true), tasks, 1),
         contender("postbox-ungathered", ours(false), tasks, 1),
-        contender("sdk-one-by-one", sdk(1, false), tasks, 1),
+        contender("sdk-one-by-one", sdk(1, Style::Single), tasks, 1),
     ];
-    if tasks > 1 {
+    if tasks == 1 {
+        contenders.push(contender("limit-same-requests", sdk(1, Style::Same), tasks, 1));
+    } else {
         contenders.insert(1, contender("postbox-batches", Batches(ours(true)), tasks, FULL));
-        contenders.push(contender("sdk-receive-10", sdk(FULL, false), tasks, 1));
-        contenders.push(contender("limit-sdk-batches", sdk(FULL, true), tasks, FULL));
+        contenders.push(contender("sdk-receive-10", sdk(FULL, Style::Single), tasks, 1));
+        contenders.push(contender("limit-sdk-batches", sdk(FULL, Style::Batches), tasks, FULL));
     }
     if settings.peers.iter().any(|peer| peer == PEER) {
         contenders.push(omniqueue(endpoint, &new_queue(), tasks));

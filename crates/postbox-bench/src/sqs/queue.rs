@@ -8,7 +8,10 @@ use postbox::aws::SqsBackend;
 use postbox::aws::config::{BehaviorVersion, ConfigLoader};
 use postbox::aws::sqs::Client;
 use postbox::aws::sqs::config::{Builder, Credentials, Region, SharedCredentialsProvider};
-use postbox::aws::sqs::types::{DeleteMessageBatchRequestEntry, Message, SendMessageBatchRequestEntry};
+use postbox::aws::sqs::types::{
+    DeleteMessageBatchRequestEntry, Message, MessageAttributeValue, MessageSystemAttributeName as Fact,
+    SendMessageBatchRequestEntry,
+};
 use postbox::{Connection, Json, Mailbox};
 
 use super::workload::{Counting, FULL, Queue, WAIT};
@@ -100,13 +103,49 @@ impl Queue for Batches {
     }
 }
 
-/// The SDK: a request for each message, but up to so many received at a time; or a request for each batch.
+/// How the SDK is asked.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Style {
+    /// A request for each message.
+    Single,
+    /// The same, but with all that Postbox asks for and says in its requests.
+    Same,
+    /// A request for each batch.
+    Batches,
+}
+
+/// The SDK. Up to so many messages are received at a time.
 #[derive(Clone)]
 pub(crate) struct Sdk {
     pub(crate) client: Client,
     pub(crate) url: String,
     pub(crate) most: i32,
-    pub(crate) batches: bool,
+    pub(crate) style: Style,
+}
+
+impl Sdk {
+    async fn send_batch(&self, numbers: impl Iterator<Item = u64>) {
+        let entries = numbers.enumerate().map(|(at, number)| {
+            let mut entry = SendMessageBatchRequestEntry::builder().id(at.to_string()).message_body(text(number));
+            if self.style == Style::Same {
+                let headers = r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","content-type":"application/json"}"#;
+                let value = MessageAttributeValue::builder().data_type("String").string_value(headers).build();
+                entry = entry.message_attributes("postbox.headers", value.expect("it has a type"));
+            }
+            entry.build().expect("an id and a body")
+        });
+        let request = self.client.send_message_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
+        assert!(request.send().await.expect("sent").failed.is_empty());
+    }
+
+    async fn delete_batch(&self, receipts: impl Iterator<Item = String>) {
+        let entries = receipts.enumerate().map(|(at, receipt)| {
+            let entry = DeleteMessageBatchRequestEntry::builder().id(at.to_string()).receipt_handle(receipt);
+            entry.build().expect("an id and a receipt")
+        });
+        let request = self.client.delete_message_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
+        assert!(request.send().await.expect("deleted").failed.is_empty());
+    }
 }
 
 fn read(message: &Message) -> String {
@@ -117,38 +156,50 @@ fn read(message: &Message) -> String {
 
 impl Queue for Sdk {
     async fn send(&self, numbers: Range<u64>) {
-        if !self.batches {
-            for number in numbers {
-                let request = self.client.send_message().queue_url(&self.url).message_body(text(number));
-                request.send().await.expect("sent");
+        match self.style {
+            Style::Single => {
+                for number in numbers {
+                    let request = self.client.send_message().queue_url(&self.url).message_body(text(number));
+                    request.send().await.expect("sent");
+                }
             }
-            return;
+            Style::Same => {
+                for number in numbers {
+                    self.send_batch([number].into_iter()).await;
+                }
+            }
+            Style::Batches => self.send_batch(numbers).await,
         }
-        let entries = numbers.enumerate().map(|(at, number)| {
-            let entry = SendMessageBatchRequestEntry::builder().id(at.to_string()).message_body(text(number));
-            entry.build().expect("an id and a body")
-        });
-        let request = self.client.send_message_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
-        assert!(request.send().await.expect("sent").failed.is_empty());
     }
 
     async fn receive(&self) -> usize {
-        let request = self.client.receive_message().queue_url(&self.url).max_number_of_messages(self.most);
+        let mut request = self.client.receive_message().queue_url(&self.url).max_number_of_messages(self.most);
+        if self.style == Style::Same {
+            request = request
+                .visibility_timeout(30)
+                .message_attribute_names("All")
+                .message_system_attribute_names(Fact::ApproximateReceiveCount)
+                .message_system_attribute_names(Fact::ApproximateFirstReceiveTimestamp)
+                .message_system_attribute_names(Fact::SentTimestamp)
+                .message_system_attribute_names(Fact::MessageGroupId);
+        }
         let answer = request.wait_time_seconds(WAIT.into()).send().await.expect("received");
         let receipts: Vec<String> = answer.messages().iter().map(read).collect();
         let many = receipts.len();
-        if !self.batches {
-            for receipt in receipts {
-                let request = self.client.delete_message().queue_url(&self.url).receipt_handle(receipt);
-                request.send().await.expect("deleted");
+        match self.style {
+            Style::Single => {
+                for receipt in receipts {
+                    let request = self.client.delete_message().queue_url(&self.url).receipt_handle(receipt);
+                    request.send().await.expect("deleted");
+                }
             }
-        } else if many > 0 {
-            let entries = receipts.into_iter().enumerate().map(|(at, receipt)| {
-                let entry = DeleteMessageBatchRequestEntry::builder().id(at.to_string()).receipt_handle(receipt);
-                entry.build().expect("an id and a receipt")
-            });
-            let request = self.client.delete_message_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
-            assert!(request.send().await.expect("deleted").failed.is_empty());
+            Style::Same => {
+                for receipt in receipts {
+                    self.delete_batch([receipt].into_iter()).await;
+                }
+            }
+            Style::Batches if many == 0 => {}
+            Style::Batches => self.delete_batch(receipts.into_iter()).await,
         }
         many
     }
