@@ -164,7 +164,7 @@ impl Drop for Happened {
 /// Looks until there is something, or the time is up. A look that finds nothing says how long there will be nothing by
 /// itself; what happens earlier wakes.
 ///
-/// Whoever knows of a moment and leaves lets another one look, who will know of it then.
+/// Whoever knows of a moment, or was told of something and has not seen it yet, and leaves, lets another one look.
 pub(crate) async fn look_until<T>(
     hub: &Arc<Hub>,
     wait: Duration,
@@ -182,16 +182,69 @@ pub(crate) async fn look_until<T>(
     let clock = SystemClock::shared();
     let deadline = clock.now().after(wait);
     let mut knows = PassOn(hub, false);
+    let mut is_told = false;
     loop {
         // What happens from here on is not missed.
         let seen = hub.generation();
-        // A look that fails may have been for something that is still there: the next one is told.
+        // A look that is given up or fails may have been for something that is still there: the next one is told.
+        let knew = knows.1;
+        knows.1 |= is_told;
         let (found, due) = look().await.inspect_err(|_| knows.1 = true)?;
+        knows.1 = knew || due.is_some();
         if !found.is_empty() || clock.now() >= deadline {
             return Ok(found);
         }
-        knows.1 |= due.is_some();
         let next = due.map_or(deadline, |due| deadline.min(clock.now().after(due)));
-        unless(Sleep::until(Arc::clone(&clock), next), Happened::since(Arc::clone(hub), seen)).await;
+        let sleep = Sleep::until(Arc::clone(&clock), next);
+        is_told = unless(sleep, Happened::since(Arc::clone(hub), seen)).await.is_some();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Wake, Waker};
+
+    #[derive(Default)]
+    struct Flag(AtomicBool);
+
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    type Look = Answer<Result<(Vec<u32>, Option<Duration>), Error>>;
+
+    #[test]
+    fn who_is_told_and_leaves_before_it_has_looked_tells_the_next() {
+        let hubs = Hubs::<&str>::default();
+        let hub = hubs.get(&"jobs");
+        // The first look finds nothing, the second does not come to an end.
+        let looks = || {
+            let mut is_first = true;
+            move || -> Look {
+                if std::mem::take(&mut is_first) {
+                    Answer::ready(Ok((Vec::new(), None)))
+                } else {
+                    Answer::from_future(std::future::pending())
+                }
+            }
+        };
+        let wait = Duration::from_secs(60);
+        let [mut first, mut second] = [looks(), looks()].map(|look| Box::pin(look_until(&hub, wait, look)));
+        let flags = [(); 2].map(|()| Arc::new(Flag::default()));
+        let wakers = flags.clone().map(Waker::from);
+        assert!(first.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
+        assert!(second.as_mut().poll(&mut Context::from_waker(&wakers[1])).is_pending());
+
+        hubs.wake(&"jobs", 1);
+        assert!(flags[0].0.load(Ordering::SeqCst), "the one that has waited for longest is told");
+        assert!(!flags[1].0.load(Ordering::SeqCst));
+        assert!(first.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending(), "it looks");
+        drop(first);
+        assert!(flags[1].0.load(Ordering::SeqCst), "otherwise nobody looks for what is there");
     }
 }

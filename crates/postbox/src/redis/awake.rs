@@ -19,7 +19,7 @@ static EVENTS: AtomicU64 = AtomicU64::new(0);
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 static START: Once = Once::new();
 static BEGUN: Notify = Notify::const_new();
-/// With more entries than this in a request the thread has enough to do, and the others need the processor.
+/// With more entries than this in a request of several operations the thread has enough to do, and the others need the processor.
 pub(super) const CROWD: usize = 24;
 pub(super) static IS_CROWDED: AtomicBool = AtomicBool::new(false);
 

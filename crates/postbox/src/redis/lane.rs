@@ -95,7 +95,7 @@ impl<J: Weight> Lane<J> {
         state.last = many;
         if many > 0 {
             state.last_entries = entries;
-            IS_CROWDED.store(entries > CROWD, Ordering::Relaxed);
+            IS_CROWDED.store(many > 1 && entries > CROWD, Ordering::Relaxed);
         }
         state.waiting.drain(..many).collect()
     }

@@ -206,12 +206,13 @@ impl Queue {
     /// What is there shares a transaction. Where several work at once, those who have just been answered are let run first, as
     /// long as that brings more: otherwise the first of them has the disk for itself, and the others wait for it.
     fn gather(&self, batch: &mut Vec<Box<dyn Job>>, last: usize) {
+        let mut before = 0;
         loop {
-            let before = batch.len();
-            self.jobs.drain_into(batch, GROUP - before);
+            self.jobs.drain_into(batch, GROUP - batch.len());
             if batch.len() >= last.min(GROUP) || batch.len() == before {
                 break;
             }
+            before = batch.len();
             std::thread::yield_now();
         }
     }
