@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use crate::error::Error;
 
@@ -20,12 +21,18 @@ struct Slot<T> {
     undelivered: Option<Undelivered<T>>,
 }
 
+/// So often whoever stays awake looks, before it lets the other tasks of its executor run.
+const LOOKS: usize = 16;
+
 /// The side that waits.
-pub(crate) struct Fulfilled<T>(Arc<Mutex<Slot<T>>>);
+pub(crate) struct Fulfilled<T> {
+    slot: Arc<Mutex<Slot<T>>>,
+    awake_until: Option<Instant>,
+}
 
 pub(crate) fn promise<T>(undelivered: Option<Undelivered<T>>) -> (Promise<T>, Fulfilled<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, abandoned: false, undelivered }));
-    (Promise(Arc::clone(&slot)), Fulfilled(slot))
+    (Promise(Arc::clone(&slot)), Fulfilled { slot, awake_until: None })
 }
 
 fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
@@ -79,29 +86,48 @@ impl<T> Drop for Promise<T> {
     }
 }
 
+#[cfg(feature = "sqlite")]
+impl<T> Fulfilled<T> {
+    /// Whoever awaits it is polled again and again until then, each time behind the other tasks of its executor and the other
+    /// threads of its processor: to be woken takes longer than a result that is nearly there.
+    pub(crate) fn awake_until(mut self, until: Instant) -> Self {
+        self.awake_until = Some(until);
+        self
+    }
+}
+
 impl<T> Future for Fulfilled<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.0);
-        match slot.value.take() {
-            Some(value) => {
+        let mut looks = 0;
+        loop {
+            let mut slot = lock(&self.slot);
+            if let Some(value) = slot.value.take() {
                 slot.abandoned = true;
-                Poll::Ready(value)
+                return Poll::Ready(value);
             }
-            None => {
-                let old = slot.waker.replace(context.waker().clone());
+            let is_awake = self.awake_until.is_some_and(|until| Instant::now() < until);
+            if is_awake && looks < LOOKS {
                 drop(slot);
-                drop(old);
-                Poll::Pending
+                looks += 1;
+                std::thread::yield_now();
+                continue;
             }
+            let old = slot.waker.replace(context.waker().clone());
+            drop(slot);
+            drop(old);
+            if is_awake {
+                context.waker().wake_by_ref();
+            }
+            return Poll::Pending;
         }
     }
 }
 
 impl<T> Drop for Fulfilled<T> {
     fn drop(&mut self) {
-        let mut slot = lock(&self.0);
+        let mut slot = lock(&self.slot);
         slot.abandoned = true;
         let (value, waker) = (slot.value.take(), slot.waker.take());
         // If it is still to come, whoever fulfils it will find that nobody waits.
@@ -111,5 +137,53 @@ impl<T> Drop for Fulfilled<T> {
         if let (Some(Ok(value)), Some(undelivered)) = (value, undelivered) {
             undelivered(value);
         }
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn wakes_of_a_poll(result: &mut Fulfilled<u8>) -> usize {
+        let counting = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&counting));
+        assert!(Pin::new(result).poll(&mut Context::from_waker(&waker)).is_pending());
+        counting.0.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn whoever_stays_awake_asks_to_be_polled_again_until_the_time_is_over() {
+        let (_promise, result) = promise::<u8>(None);
+        let mut result = result.awake_until(Instant::now() + Duration::from_secs(3_600));
+        assert_eq!(wakes_of_a_poll(&mut result), 1);
+        assert_eq!(wakes_of_a_poll(&mut result), 1);
+        let mut result = result.awake_until(Instant::now());
+        assert_eq!(wakes_of_a_poll(&mut result), 0);
+    }
+
+    #[test]
+    fn whoever_stayed_awake_too_short_is_woken_by_the_result() {
+        let (promise, result) = promise::<u8>(None);
+        let mut result = result.awake_until(Instant::now());
+        let counting = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&counting));
+        assert!(Pin::new(&mut result).poll(&mut Context::from_waker(&waker)).is_pending());
+        promise.fulfil(Ok(7));
+        assert_eq!(counting.0.load(Ordering::SeqCst), 1);
+        let outcome = Pin::new(&mut result).poll(&mut Context::from_waker(&waker));
+        assert!(matches!(outcome, Poll::Ready(Ok(7))));
     }
 }

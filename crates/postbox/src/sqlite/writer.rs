@@ -24,6 +24,8 @@ use crate::promise::{Promise, Undelivered, promise, wake_all};
 const WATCH: Duration = Duration::from_millis(20);
 /// Two operations that are no further apart follow each other.
 const LINGER: Duration = Duration::from_micros(100);
+/// Whoever works alone, one operation after the other, stays awake for an answer that comes within this.
+const AWAKE: Duration = Duration::from_micros(500);
 /// So many operations share a transaction at most.
 const GROUP: usize = 512;
 
@@ -67,6 +69,8 @@ pub(super) struct Queue {
     connection: Mutex<Connection>,
     /// Whether the last transaction was for more than one.
     is_shared: AtomicBool,
+    /// Whether the last one followed another soon, was alone, and was done soon.
+    is_brisk: AtomicBool,
     pub(super) mailboxes: Hubs<MailboxName>,
     pub(super) replies: Hubs<ReplyId>,
     waiting: AtomicUsize,
@@ -80,6 +84,7 @@ impl Queue {
             jobs: UnboundedMailbox::new(),
             connection: Mutex::new(connection),
             is_shared: AtomicBool::new(false),
+            is_brisk: AtomicBool::new(false),
             mailboxes: Hubs::default(),
             replies: Hubs::default(),
             waiting: AtomicUsize::new(0),
@@ -146,7 +151,8 @@ impl Queue {
         if !self.jobs.enqueue(Box::new(task)) {
             return Answer::ready(Err(Error::connection("the connection to the file is closed")));
         }
-        Answer::from_future(result)
+        let is_brisk = self.is_brisk.load(Ordering::Relaxed);
+        Answer::from_future(if is_brisk { result.awake_until(Instant::now() + AWAKE) } else { result })
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
@@ -171,7 +177,10 @@ impl Queue {
                     self.gather(&mut batch, last);
                     last = batch.len();
                     self.is_shared.store(last > 1, Ordering::Relaxed);
+                    let began = Instant::now();
                     self.commit(connection, std::mem::take(&mut batch));
+                    let is_brisk = follows && last == 1 && began.elapsed() < AWAKE;
+                    self.is_brisk.store(is_brisk, Ordering::Relaxed);
                 }
                 Err(QueueError::Timeout(_) | QueueError::Empty) => {}
                 Err(_) => break,

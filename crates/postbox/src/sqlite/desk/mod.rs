@@ -106,8 +106,7 @@ impl<'a> Desk<'a> {
                 row
             }
         };
-        if !row.advanced {
-            row.advanced = true;
+        if row.due.take_if(|due| *due <= self.now).is_some() {
             self.advance(&mut row)?;
         }
         row.use_at(self.now);
@@ -334,7 +333,7 @@ impl<'a> Desk<'a> {
             // Whoever waits uses the mailbox.
             let next = row.idle_expiry.map_or(next, |idle| next.into_iter().chain([now + idle / 2]).min());
             // What ends at once ends with the next call.
-            row.advanced &= !visibility.is_zero();
+            row.due = if visibility.is_zero() { Some(now) } else { row.due };
             Ok((taken.into_iter().map(|(_, delivery)| delivery).collect(), next))
         })?;
         Ok(taken.unwrap_or_default())
@@ -420,7 +419,7 @@ impl<'a> Desk<'a> {
                     row.delayed += 1;
                     desk.set(row, slip.seq, RETURNING, Some(desk.now + after))?;
                     // It may be past its expiry.
-                    row.advanced = false;
+                    row.due = Some(desk.now);
                     Ok(())
                 }
             }

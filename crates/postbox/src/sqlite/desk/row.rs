@@ -19,7 +19,8 @@ pub(super) struct Row {
     pub(super) idle_expiry: Option<i64>,
     pub(super) idle_at: Option<i64>,
     pub(super) changed: bool,
-    pub(super) advanced: bool,
+    /// When something in it is due, as far as that concerns this transaction.
+    pub(super) due: Option<i64>,
     /// How many messages became deliverable in this transaction.
     pub(super) surfaced: u64,
 }
@@ -29,7 +30,14 @@ impl Row {
         connection
             .prepare_cached(
                 "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
-                 idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
+                 idle_expiry, idle_at, \
+                 (SELECT due FROM message INDEXED BY message_due \
+                  WHERE mailbox = mailbox.id AND state >= 2 ORDER BY due LIMIT 1), \
+                 (SELECT expires_at FROM message INDEXED BY message_expiring \
+                  WHERE mailbox = mailbox.id AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT 1), \
+                 (SELECT until FROM deduplication INDEXED BY deduplication_until \
+                  WHERE mailbox = mailbox.id ORDER BY until LIMIT 1) \
+                 FROM mailbox WHERE prefix = ?1 AND name = ?2",
             )?
             .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |row| {
                 Ok(Row {
@@ -45,7 +53,7 @@ impl Row {
                     idle_expiry: row.get(9)?,
                     idle_at: row.get(10)?,
                     changed: false,
-                    advanced: false,
+                    due: [row.get::<_, Option<i64>>(11)?, row.get(12)?, row.get(13)?].into_iter().flatten().min(),
                     surfaced: 0,
                 })
             })
@@ -72,7 +80,7 @@ impl Row {
             idle_expiry: None,
             idle_at: None,
             changed: true,
-            advanced: true,
+            due: None,
             surfaced: 0,
         })
     }
