@@ -13,15 +13,16 @@ use crate::report::{Contender, Settings, measure};
 /// The argument that makes this program one of them.
 pub(crate) const ROLE: &str = "sqlite-process";
 
-/// As many tasks each time, in one process, in two, in four.
+/// One process, two, four: with as many tasks altogether, and with as many tasks each.
 pub(super) fn run(settings: &Settings, folder: &Folder, level: &str) {
-    for (tasks, operations) in [(4, 1_000), (64, 3_200)] {
-        let scenario = format!("processes/{level}/tasks-{tasks}");
+    for (tasks, is_each, operations) in [(4, false, 1_000), (64, false, 3_200), (64, true, 6_400)] {
+        let scenario = format!("processes/{level}/tasks-{tasks}{}", if is_each { "-each" } else { "" });
         if !settings.includes(&scenario) {
             continue;
         }
+        let share = |processes| if is_each { tasks } else { tasks / processes };
         let contenders = [("postbox", 1), ("postbox-2-processes", 2), ("postbox-4-processes", 4)]
-            .map(|(system, processes)| contender(folder, level, system, processes, tasks / processes));
+            .map(|(system, processes)| contender(folder, level, system, processes, share(processes)));
         measure(settings, SUITE, &scenario, operations, contenders.into());
     }
 }
