@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -67,10 +68,33 @@ impl<T> Promise<T> {
     }
 }
 
-/// Wakes those who got their results together, when all have them.
+/// Those who are still to be woken, of those who got their results together.
+static LATER: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
+static IS_LATER: AtomicBool = AtomicBool::new(false);
+
+/// Wakes those who got their results together, when all have them: the first one, which wakes the others as it takes its
+/// result, if it is quick. On its own executor that is cheap, whereas from here an executor might be woken for each, to fall
+/// asleep again before the next.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
-    let wakers: Vec<Waker> = wakers.collect();
+    let mut wakers: Vec<Waker> = wakers.collect();
+    if wakers.len() > 1 {
+        let others = wakers.split_off(1);
+        LATER.lock().unwrap_or_else(PoisonError::into_inner).extend(others);
+        IS_LATER.store(true, Ordering::Release);
+    }
+    wakers.into_iter().for_each(Waker::wake);
+    if IS_LATER.load(Ordering::Acquire) {
+        std::thread::yield_now();
+        wake_later();
+    }
+}
+
+fn wake_later() {
+    if !IS_LATER.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    let wakers = std::mem::take(&mut *LATER.lock().unwrap_or_else(PoisonError::into_inner));
     wakers.into_iter().for_each(Waker::wake);
 }
 
@@ -105,6 +129,8 @@ impl<T> Future for Fulfilled<T> {
             let mut slot = lock(&self.slot);
             if let Some(value) = slot.value.take() {
                 slot.abandoned = true;
+                drop(slot);
+                wake_later();
                 return Poll::Ready(value);
             }
             let is_awake = self.awake_until.is_some_and(|until| Instant::now() < until);

@@ -1,7 +1,7 @@
-//! Keeps the network's thread from falling asleep between the operations of a few tasks.
+//! Keeps the network's thread from falling asleep between operations.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -19,9 +19,6 @@ static EVENTS: AtomicU64 = AtomicU64::new(0);
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 static START: Once = Once::new();
 static BEGUN: Notify = Notify::const_new();
-/// With more entries than this in a request of several operations the thread has enough to do, and the others need the processor.
-pub(super) const CROWD: usize = 24;
-pub(super) static IS_CROWDED: AtomicBool = AtomicBool::new(false);
 
 /// An operation is under way, until this is dropped.
 pub(super) struct UnderWay;
@@ -43,7 +40,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Runs for ever. While a few tasks work, it keeps the thread from falling asleep between their operations.
+/// Runs for ever. While operations follow each other, it keeps the thread from falling asleep between them.
 async fn stay_awake() {
     let has_others = std::thread::available_parallelism().is_ok_and(|many| many.get() > 1);
     let (mut too_late, mut rest) = (0, 0);
@@ -54,7 +51,7 @@ async fn stay_awake() {
             continue;
         }
         let mut is_awake = true;
-        while is_awake && !IS_CROWDED.load(Ordering::Relaxed) {
+        while is_awake {
             let (seen, since) = (EVENTS.load(Ordering::Relaxed), Instant::now());
             is_awake = loop {
                 // Whoever answers or asks next may need this very processor.

@@ -2,11 +2,10 @@
 //! way. So a lone task never waits for company, and many share round trips. And a server need only remember the last one.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use super::awake::{CROWD, IS_CROWDED};
-
+/// Of many jobs a request takes so many, or a third of them: while the server is busy with it, the next one gathers.
+const SHARE: usize = 24;
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;
 const MOST_BYTES: usize = 4 << 20;
@@ -16,19 +15,15 @@ pub(super) struct Lane<J> {
     /// All keys of the mailbox, with this lane's own among them.
     pub(super) keys: Vec<String>,
     /// Whether it takes turns with the mailbox's other lanes.
-    takes_turns: bool,
+    pub(super) takes_turns: bool,
 }
 
 struct State<J> {
     waiting: VecDeque<J>,
     is_busy: bool,
-    /// How many jobs were in the last request, and how many entries.
+    /// How many jobs were in the last request.
     last: usize,
-    last_entries: usize,
 }
-
-/// All of a mailbox's turn.
-pub(super) const WHOLE_TURN: u32 = 2;
 
 /// How large a job is: its entries, and their bytes.
 pub(super) trait Weight {
@@ -37,7 +32,7 @@ pub(super) trait Weight {
 
 impl<J: Weight> Lane<J> {
     pub(super) fn new(keys: Vec<String>) -> Self {
-        let state = State { waiting: VecDeque::new(), is_busy: false, last: 0, last_entries: 0 };
+        let state = State { waiting: VecDeque::new(), is_busy: false, last: 0 };
         Lane { state: Mutex::new(state), keys, takes_turns: true }
     }
 
@@ -51,15 +46,6 @@ impl<J: Weight> Lane<J> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting.push_back(job);
         !std::mem::replace(&mut state.is_busy, true)
-    }
-
-    /// How much of the turn a request takes: half of it where jobs are batches already.
-    pub(super) fn share(&self) -> u32 {
-        if !self.takes_turns {
-            return 0;
-        }
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.last_entries >= 4 * state.last.max(1) { WHOLE_TURN / 2 } else { WHOLE_TURN }
     }
 
     /// Where several work at once, lets them run before the next request as long as that brings more. Where nobody else wants
@@ -83,8 +69,9 @@ impl<J: Weight> Lane<J> {
     /// What goes into the next request. Nothing: the work has ended.
     pub(super) fn take(&self) -> Vec<J> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = SHARE.max(state.waiting.len() / 3);
         let (mut entries, mut bytes, mut many) = (0, 0, 0);
-        for job in &state.waiting {
+        for job in state.waiting.iter().take(most) {
             let (more, larger) = job.weight();
             if many > 0 && (entries + more > MOST_ENTRIES || bytes + larger > MOST_BYTES) {
                 break;
@@ -93,10 +80,6 @@ impl<J: Weight> Lane<J> {
         }
         state.is_busy = many > 0;
         state.last = many;
-        if many > 0 {
-            state.last_entries = entries;
-            IS_CROWDED.store(many > 1 && entries > CROWD, Ordering::Relaxed);
-        }
         state.waiting.drain(..many).collect()
     }
 }

@@ -9,7 +9,7 @@ use redis::{Value, cmd};
 
 use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, tag, wishes};
 use super::fault::Fault;
-use super::lane::{Lane, WHOLE_TURN, Weight};
+use super::lane::{Lane, Weight};
 use super::link::Link;
 use super::script::{self, Script};
 use crate::address::MailboxName;
@@ -36,8 +36,7 @@ pub(super) struct Post {
     /// The keys for everything else, of which one is done at a time.
     other: tokio::sync::Mutex<Vec<String>>,
     settings: Mutex<Settings>,
-    /// The lanes take turns: while one has its request under way, the others gather more. Requests that are large without
-    /// that share a turn.
+    /// The lanes take turns: while two have their requests under way, one at the server and one behind it, the third gathers.
     turn: tokio::sync::Semaphore,
 }
 
@@ -125,7 +124,7 @@ impl Post {
             acts: Lane::new(keys("act")),
             other: tokio::sync::Mutex::new(keys("other")),
             settings: Mutex::default(),
-            turn: tokio::sync::Semaphore::new(WHOLE_TURN as usize),
+            turn: tokio::sync::Semaphore::new(2),
             name,
             link,
         })
@@ -220,7 +219,7 @@ impl Post {
         let post = Arc::clone(self);
         network::spawn(async move {
             loop {
-                let _turn = post.turn.acquire_many(lane(&post).share()).await;
+                let _turn = post.turn.acquire_many(u32::from(lane(&post).takes_turns)).await;
                 lane(&post).gather();
                 let jobs = lane(&post).take();
                 if jobs.is_empty() {
