@@ -212,4 +212,28 @@ mod tests {
         let outcome = Pin::new(&mut result).poll(&mut Context::from_waker(&waker));
         assert!(matches!(outcome, Poll::Ready(Ok(7))));
     }
+
+    #[test]
+    fn all_who_get_their_results_together_are_woken_by_the_first_or_in_the_end() {
+        /// Takes a result as it is woken, as a quick executor does, and looks how often the others were woken by then.
+        struct Quick(Mutex<Option<Fulfilled<u8>>>, Arc<Counting>, AtomicUsize);
+        impl Wake for Quick {
+            fn wake(self: Arc<Self>) {
+                let mut result = self.0.lock().unwrap().take().expect("woken once");
+                assert!(Pin::new(&mut result).poll(&mut Context::from_waker(Waker::noop())).is_ready());
+                self.2.store(self.1.0.load(Ordering::SeqCst), Ordering::SeqCst);
+            }
+        }
+        let (promise, result) = promise::<u8>(None);
+        promise.fulfil(Ok(1));
+        let others = Arc::new(Counting::default());
+        let quick = Arc::new(Quick(Mutex::new(Some(result)), Arc::clone(&others), AtomicUsize::new(0)));
+        let many = || (0..7).map(|_| Waker::from(Arc::clone(&others)));
+        wake_all(std::iter::once(Waker::from(Arc::clone(&quick))).chain(many()));
+        assert_eq!((quick.2.load(Ordering::SeqCst), others.0.load(Ordering::SeqCst)), (7, 7));
+
+        // Nobody takes a result.
+        wake_all(many());
+        assert_eq!(others.0.load(Ordering::SeqCst), 14);
+    }
 }
