@@ -68,34 +68,41 @@ impl<T> Promise<T> {
     }
 }
 
-/// Those who are still to be woken, of those who got their results together.
+/// Those who are still to be woken, of those who got their results together, the next one last.
 static LATER: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
 static IS_LATER: AtomicBool = AtomicBool::new(false);
 
-/// Wakes those who got their results together, when all have them: the first one, which wakes the others as it takes its
-/// result, if it is quick. On its own executor that is cheap, whereas from here an executor might be woken for each, to fall
-/// asleep again before the next.
+/// Wakes those who got their results together, when all have them: the first one, who wakes the next one as it takes its
+/// result, and so on as long as they are quick. On their own executor that is cheap, whereas from here a thread of it might
+/// be woken for each, to fall asleep again before the next.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     let mut wakers: Vec<Waker> = wakers.collect();
     if wakers.len() > 1 {
-        let others = wakers.split_off(1);
-        LATER.lock().unwrap_or_else(PoisonError::into_inner).extend(others);
+        wakers.reverse();
+        let first = wakers.pop();
+        later().append(&mut wakers);
         IS_LATER.store(true, Ordering::Release);
-    }
-    wakers.into_iter().for_each(Waker::wake);
-    if IS_LATER.load(Ordering::Acquire) {
+        first.into_iter().for_each(Waker::wake);
         std::thread::yield_now();
-        wake_later();
+        // Nobody depends on how quick the others are.
+        let rest = std::mem::take(&mut *later());
+        IS_LATER.store(false, Ordering::Release);
+        wakers = rest;
     }
+    wakers.into_iter().rev().for_each(Waker::wake);
 }
 
-fn wake_later() {
-    if !IS_LATER.swap(false, Ordering::AcqRel) {
-        return;
+fn later() -> MutexGuard<'static, Vec<Waker>> {
+    LATER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whoever takes its result wakes the next one.
+fn wake_next() {
+    if IS_LATER.load(Ordering::Acquire) {
+        let next = later().pop();
+        next.into_iter().for_each(Waker::wake);
     }
-    let wakers = std::mem::take(&mut *LATER.lock().unwrap_or_else(PoisonError::into_inner));
-    wakers.into_iter().for_each(Waker::wake);
 }
 
 impl<T> Drop for Promise<T> {
@@ -130,7 +137,7 @@ impl<T> Future for Fulfilled<T> {
             if let Some(value) = slot.value.take() {
                 slot.abandoned = true;
                 drop(slot);
-                wake_later();
+                wake_next();
                 return Poll::Ready(value);
             }
             let is_awake = self.awake_until.is_some_and(|until| Instant::now() < until);
@@ -213,27 +220,40 @@ mod tests {
         assert!(matches!(outcome, Poll::Ready(Ok(7))));
     }
 
-    #[test]
-    fn all_who_get_their_results_together_are_woken_by_the_first_or_in_the_end() {
-        /// Takes a result as it is woken, as a quick executor does, and looks how often the others were woken by then.
-        struct Quick(Mutex<Option<Fulfilled<u8>>>, Arc<Counting>, AtomicUsize);
-        impl Wake for Quick {
-            fn wake(self: Arc<Self>) {
-                let mut result = self.0.lock().unwrap().take().expect("woken once");
-                assert!(Pin::new(&mut result).poll(&mut Context::from_waker(Waker::noop())).is_ready());
-                self.2.store(self.1.0.load(Ordering::SeqCst), Ordering::SeqCst);
-            }
-        }
-        let (promise, result) = promise::<u8>(None);
-        promise.fulfil(Ok(1));
-        let others = Arc::new(Counting::default());
-        let quick = Arc::new(Quick(Mutex::new(Some(result)), Arc::clone(&others), AtomicUsize::new(0)));
-        let many = || (0..7).map(|_| Waker::from(Arc::clone(&others)));
-        wake_all(std::iter::once(Waker::from(Arc::clone(&quick))).chain(many()));
-        assert_eq!((quick.2.load(Ordering::SeqCst), others.0.load(Ordering::SeqCst)), (7, 7));
+    /// Takes its result as it is woken, as a quick executor does.
+    struct Quick {
+        result: Mutex<Option<Fulfilled<u8>>>,
+        depth: Arc<AtomicUsize>,
+        deepest: Arc<AtomicUsize>,
+    }
 
-        // Nobody takes a result.
-        wake_all(many());
-        assert_eq!(others.0.load(Ordering::SeqCst), 14);
+    impl Wake for Quick {
+        fn wake(self: Arc<Self>) {
+            let depth = self.depth.fetch_add(1, Ordering::SeqCst) + 1;
+            self.deepest.fetch_max(depth, Ordering::SeqCst);
+            let mut result = self.result.lock().unwrap().take().expect("woken once");
+            assert!(Pin::new(&mut result).poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            self.depth.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn those_who_get_their_results_together_wake_each_other() {
+        let (depth, deepest) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let quick = (0..8).map(|_| {
+            let (promise, result) = promise::<u8>(None);
+            promise.fulfil(Ok(1));
+            let result = Mutex::new(Some(result));
+            Waker::from(Arc::new(Quick { result, depth: Arc::clone(&depth), deepest: Arc::clone(&deepest) }))
+        });
+        wake_all(quick);
+        assert_eq!(deepest.load(Ordering::SeqCst), 8);
+    }
+
+    #[test]
+    fn those_who_get_their_results_together_are_woken_once_each_if_nobody_takes_one() {
+        let counting = Arc::new(Counting::default());
+        wake_all((0..8).map(|_| Waker::from(Arc::clone(&counting))));
+        assert_eq!(counting.0.load(Ordering::SeqCst), 8);
     }
 }
