@@ -29,11 +29,12 @@ const LOOKS: usize = 16;
 pub(crate) struct Fulfilled<T> {
     slot: Arc<Mutex<Slot<T>>>,
     awake_until: Option<Instant>,
+    is_polled: bool,
 }
 
 pub(crate) fn promise<T>(undelivered: Option<Undelivered<T>>) -> (Promise<T>, Fulfilled<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, abandoned: false, undelivered }));
-    (Promise(Arc::clone(&slot)), Fulfilled { slot, awake_until: None })
+    (Promise(Arc::clone(&slot)), Fulfilled { slot, awake_until: None, is_polled: false })
 }
 
 fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
@@ -72,14 +73,15 @@ impl<T> Promise<T> {
 static LATER: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
 static IS_LATER: AtomicBool = AtomicBool::new(false);
 
-/// Wakes those who got their results together, when all have them: the first one, who wakes the next one as it takes its
-/// result, and so on as long as they are quick. On their own executor that is cheap, whereas from here a thread of it might
-/// be woken for each, to fall asleep again before the next.
+/// Wakes those who got their results together, when all have them. Of many, only the first one, who wakes the next one as it
+/// takes its result, and so on as long as they are quick. On their own executor that is cheap, whereas from here a thread of
+/// it might be woken for each, to fall asleep again before the next. An executor may run the next one after the first on the
+/// same thread; so it is done only where there are many more than processors, and somebody waits for a processor anyway.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     let mut wakers: Vec<Waker> = wakers.collect();
-    if wakers.len() > 1 {
-        wakers.reverse();
+    wakers.reverse();
+    if wakers.len() > 2 * processors() {
         let first = wakers.pop();
         later().append(&mut wakers);
         IS_LATER.store(true, Ordering::Release);
@@ -91,6 +93,13 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
         wakers = rest;
     }
     wakers.into_iter().rev().for_each(Waker::wake);
+}
+
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) fn processors() -> usize {
+    static PROCESSORS: std::sync::LazyLock<usize> =
+        std::sync::LazyLock::new(|| std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get));
+    *PROCESSORS
 }
 
 fn later() -> MutexGuard<'static, Vec<Waker>> {
@@ -119,8 +128,8 @@ impl<T> Drop for Promise<T> {
 
 #[cfg(feature = "sqlite")]
 impl<T> Fulfilled<T> {
-    /// Whoever awaits it is polled again and again until then, each time behind the other tasks of its executor and the other
-    /// threads of its processor: to be woken takes longer than a result that is nearly there.
+    /// Whoever awaits it is polled again and again until then, and lets the other tasks of its executor and the other threads
+    /// of its processor run in between: to be woken takes longer than a result that is nearly there.
     pub(crate) fn awake_until(mut self, until: Instant) -> Self {
         self.awake_until = Some(until);
         self
@@ -130,8 +139,9 @@ impl<T> Fulfilled<T> {
 impl<T> Future for Fulfilled<T> {
     type Output = Result<T, Error>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut looks = 0;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // At first it lets its executor go on in any case: a loop of operations must not keep everybody else out.
+        let mut looks = if std::mem::replace(&mut self.is_polled, true) { 0 } else { LOOKS };
         loop {
             let mut slot = lock(&self.slot);
             if let Some(value) = slot.value.take() {
@@ -240,20 +250,23 @@ mod tests {
     #[test]
     fn those_who_get_their_results_together_wake_each_other() {
         let (depth, deepest) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let quick = (0..8).map(|_| {
+        let many = 2 * processors() + 1;
+        let quick = (0..many).map(|_| {
             let (promise, result) = promise::<u8>(None);
             promise.fulfil(Ok(1));
             let result = Mutex::new(Some(result));
             Waker::from(Arc::new(Quick { result, depth: Arc::clone(&depth), deepest: Arc::clone(&deepest) }))
         });
         wake_all(quick);
-        assert_eq!(deepest.load(Ordering::SeqCst), 8);
+        assert_eq!(deepest.load(Ordering::SeqCst), many);
     }
 
     #[test]
     fn those_who_get_their_results_together_are_woken_once_each_if_nobody_takes_one() {
-        let counting = Arc::new(Counting::default());
-        wake_all((0..8).map(|_| Waker::from(Arc::clone(&counting))));
-        assert_eq!(counting.0.load(Ordering::SeqCst), 8);
+        for many in [1, 2, 2 * processors() + 1] {
+            let counting = Arc::new(Counting::default());
+            wake_all((0..many).map(|_| Waker::from(Arc::clone(&counting))));
+            assert_eq!(counting.0.load(Ordering::SeqCst), many);
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use crate::network;
+use crate::promise::processors;
 
 /// How long the thread stays awake for the next answer or operation: to be woken takes as long as a server that is near takes to
 /// answer.
@@ -42,7 +43,7 @@ impl Drop for UnderWay {
 
 /// Runs for ever. While operations follow each other, it keeps the thread from falling asleep between them.
 async fn stay_awake() {
-    let has_others = std::thread::available_parallelism().is_ok_and(|many| many.get() > 1);
+    let has_others = processors() > 1;
     let (mut too_late, mut rest) = (0, 0);
     loop {
         BEGUN.notified().await;

@@ -3,9 +3,12 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Of many jobs a request takes so many, or a third of them: while the server is busy with it, the next one gathers.
 const SHARE: usize = 24;
+/// Where a request takes longer, it is not the server that is busy: then a request takes all.
+const NEAR: Duration = Duration::from_millis(2);
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;
 const MOST_BYTES: usize = 4 << 20;
@@ -23,6 +26,8 @@ struct State<J> {
     is_busy: bool,
     /// How many jobs were in the last request.
     last: usize,
+    /// How long it took.
+    took: Duration,
 }
 
 /// How large a job is: its entries, and their bytes.
@@ -32,7 +37,7 @@ pub(super) trait Weight {
 
 impl<J: Weight> Lane<J> {
     pub(super) fn new(keys: Vec<String>) -> Self {
-        let state = State { waiting: VecDeque::new(), is_busy: false, last: 0 };
+        let state = State { waiting: VecDeque::new(), is_busy: false, last: 0, took: Duration::ZERO };
         Lane { state: Mutex::new(state), keys, takes_turns: true }
     }
 
@@ -66,10 +71,15 @@ impl<J: Weight> Lane<J> {
         }
     }
 
+    /// The request with what was taken last has ended.
+    pub(super) fn ended(&self, took: Duration) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).took = took;
+    }
+
     /// What goes into the next request. Nothing: the work has ended.
     pub(super) fn take(&self) -> Vec<J> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = SHARE.max(state.waiting.len() / 3);
+        let most = if state.took < NEAR { SHARE.max(state.waiting.len() / 3) } else { usize::MAX };
         let (mut entries, mut bytes, mut many) = (0, 0, 0);
         for job in state.waiting.iter().take(most) {
             let (more, larger) = job.weight();
@@ -81,5 +91,35 @@ impl<J: Weight> Lane<J> {
         state.is_busy = many > 0;
         state.last = many;
         state.waiting.drain(..many).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Weight for () {
+        fn weight(&self) -> (usize, usize) {
+            (1, 0)
+        }
+    }
+
+    #[test]
+    fn a_request_to_a_near_server_takes_a_share_and_one_to_a_far_server_all() {
+        let lane = Lane::new(Vec::new());
+        let mut push = |many| (0..many).for_each(|_| drop(lane.push(())));
+        push(20);
+        assert_eq!(lane.take().len(), 20);
+        push(60);
+        assert_eq!(lane.take().len(), SHARE);
+        push(300 - 36);
+        assert_eq!(lane.take().len(), 100);
+        lane.ended(NEAR);
+        assert_eq!(lane.take().len(), 200);
+        push(MOST_ENTRIES + 1);
+        assert_eq!(lane.take().len(), MOST_ENTRIES);
+        lane.ended(Duration::ZERO);
+        assert_eq!(lane.take().len(), 1);
+        assert!(lane.take().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use redis::{Value, cmd};
@@ -225,7 +225,9 @@ impl Post {
                 if jobs.is_empty() {
                     break;
                 }
+                let began = Instant::now();
                 work(Arc::clone(&post), jobs).await;
+                lane(&post).ended(began.elapsed());
             }
         });
     }

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::hub::{Hubs, Watched};
 use crate::id::ReplyId;
 use crate::operation::{Answer, thread_waits};
-use crate::promise::{Promise, Undelivered, promise, wake_all};
+use crate::promise::{Promise, Undelivered, processors, promise, wake_all};
 
 /// How often the file is looked at for what other processes did, while somebody waits.
 const WATCH: Duration = Duration::from_millis(20);
@@ -179,7 +179,7 @@ impl Queue {
                     self.is_shared.store(last > 1, Ordering::Relaxed);
                     let began = Instant::now();
                     self.commit(connection, std::mem::take(&mut batch));
-                    let is_brisk = follows && last == 1 && began.elapsed() < AWAKE;
+                    let is_brisk = follows && last == 1 && began.elapsed() < AWAKE && processors() > 1;
                     self.is_brisk.store(is_brisk, Ordering::Relaxed);
                 }
                 Err(QueueError::Timeout(_) | QueueError::Empty) => {}
