@@ -107,7 +107,11 @@ mod tests {
     #[test]
     fn a_request_to_a_near_server_takes_a_share_and_one_to_a_far_server_all() {
         let lane = Lane::new(Vec::new());
-        let mut push = |many| (0..many).for_each(|_| drop(lane.push(())));
+        let push = |many: usize| {
+            for _ in 0..many {
+                lane.push(());
+            }
+        };
         push(20);
         assert_eq!(lane.take().len(), 20);
         push(60);

@@ -37,6 +37,42 @@ fn what_was_sent_is_there_after_a_restart() {
 }
 
 #[test]
+fn whoever_works_alone_lets_the_other_tasks_of_its_executor_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let other = tokio::spawn(async {
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await;
+            }
+        });
+        // If it kept the executor to itself this would never end.
+        while !other.is_finished() {
+            mailbox.counts().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn while_everybody_waits_no_thread_stays_awake() {
+    let folder = tempfile::tempdir().unwrap();
+    let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // Operations that follow each other keep their task and the writer awake.
+        for number in 0..100 {
+            mailbox.send(&number).await.unwrap();
+            mailbox.receive().await.unwrap()[0].acknowledge().await.unwrap();
+        }
+    });
+    crate::uses_no_processor_time(|| {
+        let waited = runtime.block_on(async { mailbox.receive().wait_time(Duration::from_secs(1)).await });
+        assert!(waited.unwrap().is_empty());
+    });
+}
+
+#[test]
 fn connections_of_one_file_share_leases_and_wake_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");

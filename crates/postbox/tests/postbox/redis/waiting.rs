@@ -44,6 +44,20 @@ fn all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile
 }
 
 #[test]
+fn while_everybody_waits_no_thread_stays_awake() {
+    let redis = Redis::start();
+    let jobs = jobs(&apart(&redis.url()));
+    // Operations that follow each other keep one awake.
+    for number in 0..100 {
+        jobs.send(&number).blocking().unwrap();
+        jobs.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
+    }
+    crate::uses_no_processor_time(|| {
+        assert!(jobs.receive().wait_time(Duration::from_secs(1)).blocking().unwrap().is_empty());
+    });
+}
+
+#[test]
 fn thousands_wait_on_one_connection_for_each_process() {
     let redis = Redis::start();
     let connections = [apart(&redis.url()), apart(&redis.url())];
