@@ -22,19 +22,15 @@ struct Slot<T> {
     undelivered: Option<Undelivered<T>>,
 }
 
-/// So often whoever stays awake looks, before it lets the other tasks of its executor run.
-const LOOKS: usize = 16;
-
 /// The side that waits.
 pub(crate) struct Fulfilled<T> {
     slot: Arc<Mutex<Slot<T>>>,
     awake_until: Option<Instant>,
-    is_polled: bool,
 }
 
 pub(crate) fn promise<T>(undelivered: Option<Undelivered<T>>) -> (Promise<T>, Fulfilled<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, abandoned: false, undelivered }));
-    (Promise(Arc::clone(&slot)), Fulfilled { slot, awake_until: None, is_polled: false })
+    (Promise(Arc::clone(&slot)), Fulfilled { slot, awake_until: None })
 }
 
 fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
@@ -88,13 +84,13 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
         first.into_iter().for_each(Waker::wake);
         std::thread::yield_now();
         // Nobody depends on how quick the others are.
-        let rest = std::mem::take(&mut *later());
+        wakers = std::mem::take(&mut *later());
         IS_LATER.store(false, Ordering::Release);
-        wakers = rest;
     }
     wakers.into_iter().rev().for_each(Waker::wake);
 }
 
+/// How many threads can run at once.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn processors() -> usize {
     static PROCESSORS: std::sync::LazyLock<usize> =
@@ -139,32 +135,22 @@ impl<T> Fulfilled<T> {
 impl<T> Future for Fulfilled<T> {
     type Output = Result<T, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // At first it lets its executor go on in any case: a loop of operations must not keep everybody else out.
-        let mut looks = if std::mem::replace(&mut self.is_polled, true) { 0 } else { LOOKS };
-        loop {
-            let mut slot = lock(&self.slot);
-            if let Some(value) = slot.value.take() {
-                slot.abandoned = true;
-                drop(slot);
-                wake_next();
-                return Poll::Ready(value);
-            }
-            let is_awake = self.awake_until.is_some_and(|until| Instant::now() < until);
-            if is_awake && looks < LOOKS {
-                drop(slot);
-                looks += 1;
-                std::thread::yield_now();
-                continue;
-            }
-            let old = slot.waker.replace(context.waker().clone());
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = lock(&self.slot);
+        if let Some(value) = slot.value.take() {
+            slot.abandoned = true;
             drop(slot);
-            drop(old);
-            if is_awake {
-                context.waker().wake_by_ref();
-            }
-            return Poll::Pending;
+            wake_next();
+            return Poll::Ready(value);
         }
+        let old = slot.waker.replace(context.waker().clone());
+        drop(slot);
+        drop(old);
+        if self.awake_until.is_some_and(|until| Instant::now() < until) {
+            std::thread::yield_now();
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 }
 

@@ -1,5 +1,6 @@
-//! Operations of one kind on one mailbox: one request at a time, with all that has gathered while the last one was under
-//! way. So a lone task never waits for company, and many share round trips. And a server need only remember the last one.
+//! Operations of one kind on one mailbox: one request at a time, with what has gathered while the last one was under
+//! way, or a share of it. So a lone task never waits for company, and many share round trips. And a server need only
+//! remember the last one.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -37,24 +37,6 @@ fn what_was_sent_is_there_after_a_restart() {
 }
 
 #[test]
-fn whoever_works_alone_lets_the_other_tasks_of_its_executor_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let other = tokio::spawn(async {
-            for _ in 0..1_000 {
-                tokio::task::yield_now().await;
-            }
-        });
-        // If it kept the executor to itself this would never end.
-        while !other.is_finished() {
-            mailbox.counts().await.unwrap();
-        }
-    });
-}
-
-#[test]
 fn while_everybody_waits_no_thread_stays_awake() {
     let folder = tempfile::tempdir().unwrap();
     let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
