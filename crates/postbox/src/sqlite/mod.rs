@@ -12,9 +12,9 @@ mod writer;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use self::desk::Stored;
+use self::desk::{Desk, Kept, Stored};
 use self::mailbox::SqliteMailbox;
 use self::replies::SqliteReplyStore;
 pub use self::schema::Synchronous;
@@ -57,7 +57,11 @@ impl Drop for Inner {
 }
 
 /// Files that are open: two opens of one file share its thread.
-static OPEN: Mutex<Option<HashMap<(PathBuf, Synchronous), Weak<Inner>>>> = Mutex::new(None);
+static OPENED: LazyLock<Mutex<HashMap<(PathBuf, Synchronous), Weak<Inner>>>> = LazyLock::new(Mutex::default);
+
+fn opened() -> MutexGuard<'static, HashMap<(PathBuf, Synchronous), Weak<Inner>>> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl SqliteBackend {
     /// Opens a file, and makes it if there is none. What is sent is on the disk when `send` returns.
@@ -74,17 +78,21 @@ impl SqliteBackend {
     /// [`Error::Connection`] if it cannot be used, with the reason.
     pub fn open_with(path: impl AsRef<Path>, synchronous: Synchronous) -> Result<Self, Error> {
         let path = path.as_ref();
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = open.get_or_insert_default();
-        open.retain(|_, inner| inner.strong_count() > 0);
-        let known = path.canonicalize().ok().and_then(|path| open.get(&(path, synchronous))?.upgrade());
+        let known = path.canonicalize().ok().and_then(|path| opened().get(&(path, synchronous))?.upgrade());
         if let Some(inner) = known {
             return Ok(SqliteBackend { inner });
         }
+        // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
         let connection = schema::open(path, synchronous)?;
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let inner = Arc::new(Inner { queue: Queue::start(path.clone(), connection), path: path.clone() });
-        open.insert((path, synchronous), Arc::downgrade(&inner));
+        let mut opened = opened();
+        opened.retain(|_, inner| inner.strong_count() > 0);
+        let key = (path.clone(), synchronous);
+        let inner = opened.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let inner = Arc::new(Inner { queue: Queue::start(path.clone(), connection), path });
+            opened.insert(key, Arc::downgrade(&inner));
+            inner
+        });
         Ok(SqliteBackend { inner })
     }
 }
@@ -132,7 +140,7 @@ pub(crate) fn send_within(
     let store = || {
         // Changes nothing, but takes the lock for writing: SQLite waits for it only before the first read.
         transaction.prepare_cached("UPDATE meta SET value = value WHERE key = ''")?.execute([])?;
-        let mut desk = desk::Desk::open(transaction)?;
+        let mut desk = Desk::open(transaction, Kept::default())?;
         let stored = desk.send(name, message)?;
         desk.close()?;
         Ok(stored)

@@ -11,7 +11,7 @@ use postbox_core::shared::mailbox::QueueError;
 use postbox_core::{Mailbox as _, UnboundedMailbox};
 use rusqlite::Connection;
 
-use super::desk::Desk;
+use super::desk::{Desk, Kept};
 use super::schema::explain;
 use crate::address::MailboxName;
 use crate::error::Error;
@@ -63,10 +63,16 @@ where
     }
 }
 
+/// The connection, and what its last transaction knew.
+struct File {
+    connection: Connection,
+    kept: Kept,
+}
+
 /// What the writer and those who ask it share.
 pub(super) struct Queue {
     jobs: UnboundedMailbox<Box<dyn Job>>,
-    connection: Mutex<Connection>,
+    file: Mutex<File>,
     /// Whether the last transaction was for more than one.
     is_shared: AtomicBool,
     /// Whether the last one followed another soon, was alone, and was done soon.
@@ -82,7 +88,7 @@ impl Queue {
     pub(super) fn start(path: PathBuf, connection: Connection) -> Arc<Self> {
         let queue = Arc::new(Queue {
             jobs: UnboundedMailbox::new(),
-            connection: Mutex::new(connection),
+            file: Mutex::new(File { connection, kept: Kept::default() }),
             is_shared: AtomicBool::new(false),
             is_brisk: AtomicBool::new(false),
             mailboxes: Hubs::default(),
@@ -125,10 +131,10 @@ impl Queue {
         // A thread that waits anyway, and that has nobody to share a transaction with, does without the other thread.
         if thread_waits()
             && !self.is_shared.load(Ordering::Relaxed)
-            && let Ok(connection) = self.connection.try_lock()
+            && let Ok(mut file) = self.file.try_lock()
         {
-            let done = transaction(&connection, |desk| act(desk));
-            drop(connection);
+            let done = file.transaction(|desk| act(desk));
+            drop(file);
             return Answer::ready(match done {
                 Ok((value, news)) => {
                     self.tell(news);
@@ -155,13 +161,13 @@ impl Queue {
         Answer::from_future(if is_brisk { result.awake_until(Instant::now() + AWAKE) } else { result })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes when another connection has changed the file.
     fn version(&self) -> i64 {
-        self.lock().query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
+        self.lock().connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
     }
 
     fn run(&self) {
@@ -173,12 +179,12 @@ impl Queue {
             match self.next(is_watched, &mut follows) {
                 Ok(job) => {
                     batch.push(job);
-                    let connection = self.lock();
+                    let file = self.lock();
                     self.gather(&mut batch, last);
                     last = batch.len();
                     self.is_shared.store(last > 1, Ordering::Relaxed);
                     let began = Instant::now();
-                    self.commit(connection, std::mem::take(&mut batch));
+                    self.commit(file, std::mem::take(&mut batch));
                     let is_brisk = follows && last == 1 && began.elapsed() < AWAKE && processors() > 1;
                     self.is_brisk.store(is_brisk, Ordering::Relaxed);
                 }
@@ -226,23 +232,23 @@ impl Queue {
         }
     }
 
-    fn commit(&self, connection: MutexGuard<'_, Connection>, mut jobs: Vec<Box<dyn Job>>) {
-        let done = transaction(&connection, |desk| jobs.iter_mut().try_for_each(|job| job.run(desk)));
+    fn commit(&self, mut file: MutexGuard<'_, File>, mut jobs: Vec<Box<dyn Job>>) {
+        let done = file.transaction(|desk| jobs.iter_mut().try_for_each(|job| job.run(desk)));
         match done {
             Ok(((), news)) => {
-                drop(connection);
+                drop(file);
                 self.tell(news);
                 wake_all(jobs.into_iter().filter_map(|job| job.done(Ok(()))));
             }
             Err(_) if jobs.len() > 1 => {
-                drop(connection);
+                drop(file);
                 // One of them spoils it for all: each by itself.
                 for job in jobs {
                     self.commit(self.lock(), vec![job]);
                 }
             }
             Err(error) => {
-                drop(connection);
+                drop(file);
                 let error = explain(&self.path, error);
                 wake_all(jobs.into_iter().filter_map(|job| job.done(Err(error.clone()))));
             }
@@ -270,22 +276,26 @@ impl Watched for Queue {
     }
 }
 
-/// Does something in one transaction, and says which mailboxes have something new to deliver.
-fn transaction<T>(
-    connection: &Connection,
-    act: impl FnOnce(&mut Desk<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<(T, Vec<(MailboxName, u64)>)> {
-    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-    let work = || {
-        let mut desk = Desk::open(connection)?;
-        let value = act(&mut desk)?;
-        let news = desk.close()?;
-        connection.prepare_cached("COMMIT")?.execute([])?;
-        Ok((value, news))
-    };
-    work().inspect_err(|_| {
-        if !connection.is_autocommit() {
-            let _ = connection.execute_batch("ROLLBACK");
-        }
-    })
+impl File {
+    /// Does something in one transaction, and says which mailboxes have something new to deliver.
+    fn transaction<T>(
+        &mut self,
+        act: impl FnOnce(&mut Desk<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<(T, Vec<(MailboxName, u64)>)> {
+        let (connection, kept) = (&self.connection, std::mem::take(&mut self.kept));
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let work = || {
+            let mut desk = Desk::open(connection, kept)?;
+            let value = act(&mut desk)?;
+            let (news, kept) = desk.close()?;
+            connection.prepare_cached("COMMIT")?.execute([])?;
+            self.kept = kept;
+            Ok((value, news))
+        };
+        work().inspect_err(|_| {
+            if !connection.is_autocommit() {
+                let _ = connection.execute_batch("ROLLBACK");
+            }
+        })
+    }
 }

@@ -78,6 +78,53 @@ fn connections_of_one_file_share_leases_and_wake_each_other() {
 }
 
 #[test]
+fn what_one_connection_does_another_knows_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let (one, two): (Mailbox<u32>, Mailbox<u32>) = (open(&path, "jobs"), open_apart(&path, "jobs"));
+    let counts = |of: &Mailbox<u32>| of.counts().blocking().unwrap();
+    let bodies = |messages: &[Message<u32>]| messages.iter().map(|message| message.body).collect::<Vec<_>>();
+    for (here, there) in [(&one, &two), (&two, &one), (&one, &two)] {
+        here.send(&1).blocking().unwrap();
+        there.send(&2).blocking().unwrap();
+        here.send(&3).blocking().unwrap();
+        assert_eq!((counts(here).ready, counts(there).ready), (3, 3));
+        let leased = there.receive().max_messages(2).blocking().unwrap();
+        assert_eq!(bodies(&leased), [1, 2]);
+        assert_eq!((counts(here).ready, counts(here).in_flight), (1, 2));
+        leased[0].acknowledge().blocking().unwrap();
+        leased[1].nack().blocking().unwrap();
+        let rest = here.receive().max_messages(10).blocking().unwrap();
+        assert_eq!(bodies(&rest), [3, 2]);
+        assert_eq!((counts(there).ready, counts(there).in_flight), (0, 2));
+        rest[0].nack().blocking().unwrap();
+        let short = here.receive().visibility_timeout(Duration::from_millis(20)).blocking().unwrap();
+        let again = there.receive().wait_time(LONG).blocking().unwrap();
+        assert_eq!((bodies(&short), bodies(&again)), (vec![3], vec![3]), "a lease that one gave ends for the other, too");
+        assert!(short[0].acknowledge().blocking().is_err());
+        here.purge().blocking().unwrap();
+        assert_eq!(counts(there).ready + counts(there).in_flight, 0);
+    }
+}
+
+#[test]
+fn a_file_that_waits_for_a_lock_keeps_no_other_one_from_being_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let (locked, free) = (folder.path().join("a.db"), folder.path().join("b.db"));
+    let holder = rusqlite::Connection::open(&locked).unwrap();
+    holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let waiting = std::thread::spawn(move || SqliteBackend::open(locked).map(drop));
+    std::thread::sleep(Duration::from_millis(100));
+    let (done, is_open) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(SqliteBackend::open(free).map(drop)));
+    let opened = is_open.recv_timeout(Duration::from_secs(20));
+    assert!(!waiting.is_finished(), "the lock is held");
+    holder.execute_batch("ROLLBACK").unwrap();
+    waiting.join().unwrap().unwrap();
+    opened.expect("opened while the other one waits").unwrap();
+}
+
+#[test]
 fn a_lock_that_another_holds_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");

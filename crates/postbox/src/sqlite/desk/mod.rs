@@ -1,12 +1,14 @@
 //! The verbs, as statements within one transaction. It does what the ledger does.
 
 mod dead;
+mod kept;
 mod row;
 
 use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 
+pub(super) use self::kept::Kept;
 use self::row::Row;
 use super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
 use crate::address::MailboxName;
@@ -19,7 +21,7 @@ use crate::wire;
 pub(in crate::sqlite) struct Desk<'a> {
     connection: &'a Connection,
     pub(in crate::sqlite) now: i64,
-    high_water: i64,
+    kept: Kept,
     rows: HashMap<MailboxName, Row>,
 }
 
@@ -63,34 +65,35 @@ const FIVE_MINUTES: i64 = 300_000;
 const MARK: i64 = 1_000;
 
 impl<'a> Desk<'a> {
-    /// At the wall clock's moment, but never before a moment that the file has seen.
-    pub(in crate::sqlite) fn open(connection: &'a Connection) -> Result<Self> {
+    /// At the wall clock's moment, but never before a moment that the file has seen. The transaction has begun.
+    pub(in crate::sqlite) fn open(connection: &'a Connection, kept: Kept) -> Result<Self> {
+        let kept = kept.if_current(connection)?;
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let high_water: i64 = connection
-            .prepare_cached("SELECT value FROM meta WHERE key = 'high_water'")?
-            .query_row([], |row| row.get(0))?;
-        let now = i64::try_from(wall.as_millis()).unwrap_or(i64::MAX / 4).max(high_water);
-        Ok(Desk { connection, now, high_water, rows: HashMap::new() })
+        let now = i64::try_from(wall.as_millis()).unwrap_or(i64::MAX / 4).max(kept.high_water);
+        Ok(Desk { connection, now, kept, rows: HashMap::new() })
     }
 
-    /// Writes back what has changed. Says which mailboxes have something new to deliver.
-    pub(in crate::sqlite) fn close(mut self) -> Result<Vec<(MailboxName, u64)>> {
+    /// Writes back what has changed. Says which mailboxes have something new to deliver, and what the next transaction can
+    /// go on with once this one is committed.
+    pub(in crate::sqlite) fn close(mut self) -> Result<(Vec<(MailboxName, u64)>, Kept)> {
         let mut news = Vec::new();
         let mut changed = false;
-        for (name, row) in std::mem::take(&mut self.rows) {
-            if row.changed {
+        for (name, mut row) in std::mem::take(&mut self.rows) {
+            if std::mem::take(&mut row.changed) {
                 changed = true;
                 row.write(self.connection)?;
             }
-            if row.surfaced > 0 {
-                news.push((name, row.surfaced));
+            match std::mem::take(&mut row.surfaced) {
+                0 => {}
+                surfaced => news.push((name.clone(), surfaced)),
             }
+            self.kept.put(name, row);
         }
         // Only with other changes: a look alone writes nothing.
         if changed {
             self.touch()?;
         }
-        Ok(news)
+        Ok((news, self.kept))
     }
 
     /// Takes the row of a mailbox out, to be put back by the caller; what is due in it is done.
@@ -98,7 +101,10 @@ impl<'a> Desk<'a> {
         let mut row = match self.rows.remove(name) {
             Some(row) => row,
             None => {
-                let Some(row) = Row::read(self.connection, name)? else { return Ok(None) };
+                let kept = self.kept.take(name);
+                let Some(row) = kept.map_or_else(|| Row::read(self.connection, name), |row| Ok(Some(row)))? else {
+                    return Ok(None);
+                };
                 if row.idle_at.is_some_and(|at| at <= self.now) {
                     self.discard(row.id)?;
                     return Ok(None);
@@ -106,7 +112,7 @@ impl<'a> Desk<'a> {
                 row
             }
         };
-        if row.due.take_if(|due| *due <= self.now).is_some() {
+        if row.due.is_some_and(|due| due <= self.now) {
             self.advance(&mut row)?;
         }
         row.use_at(self.now);
@@ -169,7 +175,7 @@ impl<'a> Desk<'a> {
             .prepare_cached("DELETE FROM deduplication WHERE mailbox = ?1 AND until <= ?2")?
             .execute(params![row.id, self.now])?;
         row.changed |= forgotten > 0;
-        Ok(())
+        row.look(self.connection)
     }
 
     /// A message is visible for the first time.
@@ -204,6 +210,7 @@ impl<'a> Desk<'a> {
     fn set(&self, row: &mut Row, seq: i64, state: i64, due: Option<i64>) -> Result<()> {
         row.changed = true;
         row.counter += 1;
+        row.due_by(due);
         self.connection
             .prepare_cached("UPDATE message SET state = ?2, ord = ?3, due = ?4 WHERE seq = ?1")?
             .execute(params![seq, state, row.counter, due])?;
@@ -274,6 +281,7 @@ impl<'a> Desk<'a> {
         }
         if let Some(key) = deduplication {
             let until = self.now.saturating_add(row.window.unwrap_or(FIVE_MINUTES));
+            row.due_by(Some(until));
             self.connection
                 .prepare_cached("INSERT INTO deduplication (mailbox, key, id, until) VALUES (?1, ?2, ?3, ?4)")?
                 .execute(params![row.id, key, &id[..], until])?;
@@ -287,6 +295,8 @@ impl<'a> Desk<'a> {
         // A plain message is ready as it is stored; the others take their place afterwards.
         let is_plain = delay == 0 && group.is_none();
         let (state, due) = if delay > 0 { (DELAYED, Some(self.now + delay)) } else { (READY, None) };
+        row.due_by(due);
+        row.due_by(expires_at);
         self.connection
             .prepare_cached(
                 "INSERT INTO message (mailbox, id, state, ord, due, sent_at, expires_at, grp, body) \
@@ -315,6 +325,7 @@ impl<'a> Desk<'a> {
         let now = self.now;
         let taken = self.with(name, |desk, row| {
             let mut taken = desk.read(row, max)?;
+            let due = now + millis(visibility);
             for (seq, delivery) in &mut taken {
                 row.counter += 1;
                 row.changed = true;
@@ -323,7 +334,7 @@ impl<'a> Desk<'a> {
                         "UPDATE message SET state = 4, ord = ?2, receipt = ?2, due = ?3, deliveries = deliveries + 1 \
                          WHERE seq = ?1",
                     )?
-                    .execute(params![*seq, row.counter, now + millis(visibility)])?;
+                    .execute(params![*seq, row.counter, due])?;
                 row.ready -= 1;
                 row.leased += 1;
                 delivery.delivery_count += 1;
@@ -332,8 +343,7 @@ impl<'a> Desk<'a> {
             let next = if taken.is_empty() { desk.next_due(row)? } else { None };
             // Whoever waits uses the mailbox.
             let next = row.idle_expiry.map_or(next, |idle| next.into_iter().chain([now + idle / 2]).min());
-            // What ends at once ends with the next call.
-            row.due = if visibility.is_zero() { Some(now) } else { row.due };
+            row.due_by((!taken.is_empty()).then_some(due));
             Ok((taken.into_iter().map(|(_, delivery)| delivery).collect(), next))
         })?;
         Ok(taken.unwrap_or_default())
@@ -413,14 +423,13 @@ impl<'a> Desk<'a> {
         self.act(name, handle, |desk, row, mut slip, _| {
             row.leave(LEASED);
             slip.state = -1;
+            // It may be past its expiry, which did not count while it was leased.
+            row.due_by(Some(desk.now));
             match millis(after) {
                 0 => desk.surface(row, slip),
                 after => {
                     row.delayed += 1;
-                    desk.set(row, slip.seq, RETURNING, Some(desk.now + after))?;
-                    // It may be past its expiry.
-                    row.due = Some(desk.now);
-                    Ok(())
+                    desk.set(row, slip.seq, RETURNING, Some(desk.now + after))
                 }
             }
         })
@@ -499,6 +508,7 @@ impl<'a> Desk<'a> {
 
     /// Takes a mailbox away, with all that is in it.
     fn discard(&mut self, mailbox: i64) -> Result<()> {
+        self.kept.forget(mailbox);
         for table in ["message", "dead", "deduplication"] {
             self.connection.prepare_cached(&format!("DELETE FROM {table} WHERE mailbox = ?1"))?.execute([mailbox])?;
         }
@@ -532,8 +542,8 @@ impl<'a> Desk<'a> {
 
     /// Something was written: the moment counts as seen.
     pub(in crate::sqlite) fn touch(&mut self) -> Result<()> {
-        if self.now >= self.high_water.saturating_add(MARK) {
-            self.high_water = self.now;
+        if self.now >= self.kept.high_water.saturating_add(MARK) {
+            self.kept.high_water = self.now;
             self.connection
                 .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'")?
                 .execute([self.now])?;

@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) idle_expiry: Option<i64>,
     pub(super) idle_at: Option<i64>,
     pub(super) changed: bool,
-    /// When something in it is due, as far as that concerns this transaction.
+    /// Nothing in it is due before this moment, if at all.
     pub(super) due: Option<i64>,
     /// How many messages became deliverable in this transaction.
     pub(super) surfaced: u64,
@@ -30,14 +30,7 @@ impl Row {
         connection
             .prepare_cached(
                 "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
-                 idle_expiry, idle_at, \
-                 (SELECT due FROM message INDEXED BY message_due \
-                  WHERE mailbox = mailbox.id AND state >= 2 ORDER BY due LIMIT 1), \
-                 (SELECT expires_at FROM message INDEXED BY message_expiring \
-                  WHERE mailbox = mailbox.id AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT 1), \
-                 (SELECT until FROM deduplication INDEXED BY deduplication_until \
-                  WHERE mailbox = mailbox.id ORDER BY until LIMIT 1) \
-                 FROM mailbox WHERE prefix = ?1 AND name = ?2",
+                 idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
             )?
             .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |row| {
                 Ok(Row {
@@ -53,11 +46,34 @@ impl Row {
                     idle_expiry: row.get(9)?,
                     idle_at: row.get(10)?,
                     changed: false,
-                    due: [row.get::<_, Option<i64>>(11)?, row.get(12)?, row.get(13)?].into_iter().flatten().min(),
+                    due: None,
                     surfaced: 0,
                 })
             })
-            .optional()
+            .optional()?
+            .map(|mut row| row.look(connection).map(|()| row))
+            .transpose()
+    }
+
+    /// Looks when the next thing is due: a lease, a delay, an expiry, a deduplication id.
+    pub(super) fn look(&mut self, connection: &Connection) -> Result<()> {
+        let due: [Option<i64>; 3] = connection
+            .prepare_cached(
+                "SELECT (SELECT due FROM message INDEXED BY message_due \
+                  WHERE mailbox = ?1 AND state >= 2 ORDER BY due LIMIT 1), \
+                 (SELECT expires_at FROM message INDEXED BY message_expiring \
+                  WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT 1), \
+                 (SELECT until FROM deduplication INDEXED BY deduplication_until \
+                  WHERE mailbox = ?1 ORDER BY until LIMIT 1)",
+            )?
+            .query_row([self.id], |found| Ok([found.get(0)?, found.get(1)?, found.get(2)?]))?;
+        self.due = due.into_iter().flatten().min();
+        Ok(())
+    }
+
+    /// Something will be due at a moment.
+    pub(super) fn due_by(&mut self, moment: Option<i64>) {
+        self.due = self.due.into_iter().chain(moment).min();
     }
 
     /// Makes a mailbox.
