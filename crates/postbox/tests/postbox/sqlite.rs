@@ -248,6 +248,22 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
 }
 
 #[test]
+fn a_mailbox_that_went_takes_nothing_of_a_later_one_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/", folder.path().join("a.db").display());
+    let connection = postbox::connect(url).blocking().unwrap();
+    let idle = Duration::from_millis(5);
+    let client: Mailbox<u32> = connection.clone().idle_expiry(idle).mailbox("client").unwrap();
+    client.send(&1).blocking().unwrap();
+    std::thread::sleep(4 * idle);
+    // The first one is gone, and this one has its number in the file.
+    let jobs: Mailbox<u32> = connection.mailbox("jobs").unwrap();
+    jobs.send(&2).blocking().unwrap();
+    assert!(client.receive().blocking().unwrap().is_empty());
+    assert_eq!(jobs.receive().blocking().unwrap()[0].body, 2);
+}
+
+#[test]
 fn a_damaged_file_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
