@@ -266,6 +266,7 @@ impl ByteMailbox for MemoryMailbox {
     fn delete(&self) -> Answer<Result<(), Error>> {
         let gone = {
             let mut state = self.store.lock();
+            self.store.absorb(&mut state);
             let options =
                 LedgerOptions { deduplication_window: nanos(DEDUPLICATION_WINDOW), ..LedgerOptions::default() };
             // A receipt of before must not be good for a delivery of after: purged, not made anew.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use postbox::testing::ManualClock;
 use postbox::*;
+use proptest::prelude::*;
 
 async fn a_day_of_work(name: &str) {
     let mailbox: Mailbox<String, usize> = postbox::open(format!("memory://{name}")).await.unwrap();
@@ -488,4 +489,116 @@ fn the_defaults_of_a_mailbox_are_those_of_the_specification() {
     mailbox.advance(Duration::from_nanos(1));
     assert!(matches!(reply.poll().blocking(), Err(Error::ReplyExpired { .. })));
     assert_eq!(SCAN_LIMIT, 100);
+}
+
+#[test]
+fn what_another_thread_sent_is_deleted_too() {
+    let mailbox: Mailbox<u32> = Connection::new(MemoryBackend::new()).mailbox("jobs").unwrap();
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    thread::scope(|scope| scope.spawn(|| mailbox.send(&1).blocking().unwrap()).join().unwrap());
+    mailbox.delete().blocking().unwrap();
+    mailbox.create().blocking().unwrap();
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send,
+    SendLater(u64),
+    Receive { max: usize, visibility: u64 },
+    Acknowledge(usize),
+    Nack(usize, u64),
+    Extend(usize, u64),
+    DeadLetter(usize),
+    Count,
+    Peek,
+    Redrive,
+    Purge,
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => Just(Step::Send),
+        2 => (1u64..6).prop_map(Step::SendLater),
+        8 => (1usize..4, 0u64..8).prop_map(|(max, visibility)| Step::Receive { max, visibility }),
+        6 => any::<usize>().prop_map(Step::Acknowledge),
+        3 => (any::<usize>(), 0u64..4).prop_map(|(which, after)| Step::Nack(which, after)),
+        2 => (any::<usize>(), 0u64..8).prop_map(|(which, by)| Step::Extend(which, by)),
+        1 => any::<usize>().prop_map(Step::DeadLetter),
+        1 => Just(Step::Count),
+        1 => Just(Step::Peek),
+        1 => Just(Step::Redrive),
+        1 => prop_oneof![9 => Just(Step::Pass(1)), 1 => Just(Step::Purge)],
+        6 => (0u64..5).prop_map(Step::Pass),
+    ]
+}
+
+/// Does the steps, with every message sent by the thread that receives, or by another one. What could be seen of it.
+fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) -> Vec<String> {
+    let clock = ManualClock::new();
+    let start = clock.now();
+    let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
+    let connection = max_deliveries.map_or(connection.clone(), |most| connection.max_deliveries(most));
+    let mailbox: Mailbox<u32> = connection.mailbox("jobs").unwrap();
+    let seconds = Duration::from_secs;
+    // From here on this thread is the one that receives.
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    let (mut number, mut messages, mut seen) = (0, Vec::<Message<u32>>::new(), Vec::new());
+    let show = |message: &Delivery| {
+        let since = |moment: Moment| moment.as_nanos() - start.as_nanos();
+        let (body, count) = (message.body.clone(), message.delivery_count);
+        format!("{body:?} {count} {} {}", since(message.enqueued_at), since(message.delivered_at))
+    };
+    for step in steps {
+        let at = |which: usize| which.checked_rem(messages.len()).map(|at| &messages[at]);
+        seen.push(match *step {
+            Step::Send | Step::SendLater(_) => {
+                number += 1;
+                let delay = if let Step::SendLater(after) = *step { seconds(after) } else { Duration::ZERO };
+                let send = || mailbox.send(&number).delay(delay).blocking().map(drop);
+                if by_another_thread {
+                    format!("{:?}", thread::scope(|scope| scope.spawn(send).join().unwrap()))
+                } else {
+                    format!("{:?}", send())
+                }
+            }
+            Step::Receive { max, visibility } => {
+                let request = mailbox.receive().max_messages(max).visibility_timeout(seconds(visibility));
+                let received = request.blocking().unwrap();
+                let line = |message: &Message<u32>| {
+                    let since = message.enqueued_at.duration_since(std::time::SystemTime::from(start)).unwrap();
+                    format!("{} {} {since:?}", message.body, message.delivery_count)
+                };
+                let shown = received.iter().map(line).collect::<Vec<_>>().join(", ");
+                messages.extend(received);
+                shown
+            }
+            Step::Acknowledge(which) => format!("{:?}", at(which).map(|it| it.acknowledge().blocking().is_ok())),
+            Step::Nack(which, after) => {
+                format!("{:?}", at(which).map(|it| it.nack().visibility_timeout(seconds(after)).blocking().is_ok()))
+            }
+            Step::Extend(which, by) => {
+                format!("{:?}", at(which).map(|it| it.extend_visibility(seconds(by)).blocking().is_ok()))
+            }
+            Step::DeadLetter(which) => format!("{:?}", at(which).map(|it| it.dead_letter("bad").blocking().is_ok())),
+            Step::Count => format!("{:?}", mailbox.counts().blocking()),
+            Step::Peek => format!("{:?}", mailbox.peek(10).blocking().unwrap().iter().map(show).collect::<Vec<_>>()),
+            Step::Redrive => format!("{:?}", mailbox.dead_letters().redrive(1).blocking()),
+            Step::Purge => format!("{:?}", mailbox.purge().blocking()),
+            Step::Pass(time) => {
+                clock.advance(seconds(time));
+                String::new()
+            }
+        });
+    }
+    seen
+}
+
+#[test]
+fn nobody_can_tell_which_thread_sent() {
+    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(steps in prop::collection::vec(step(), 0..60), most in prop::option::of(1u32..4))| {
+        prop_assert_eq!(seen(&steps, most, false), seen(&steps, most, true));
+    });
 }
