@@ -139,7 +139,7 @@ impl<const N: usize> AsRef<[u8]> for Small<N> {
     }
 }
 
-fn copied(body: &[u8]) -> Bytes {
+pub(crate) fn copied(body: &[u8]) -> Bytes {
     match body.len() {
         0 => Bytes::new(),
         1..=32 => Small::<32>::copied(body),

@@ -170,9 +170,10 @@ impl<M> Ledger<M> {
         Ok(Posted::Stored)
     }
 
-    /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now.
+    /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now. It is behind all that came
+    /// to the ledger earlier: whoever keeps messages back stores them before anything else [is due](Self::is_due).
     pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
-        let sent_at = self.advance(sent_at);
+        self.advance(sent_at);
         let slot = self.slots.insert(Slot::new(id, message, sent_at, None));
         self.surface(slot);
     }
@@ -349,6 +350,12 @@ impl<M> Ledger<M> {
             show(held.show(Receipt { slot: NONE, number: 0 }));
             slot = held.next;
         }
+    }
+
+    /// Whether something changes by itself at `now`, or may.
+    #[inline]
+    pub const fn is_due(&self, now: u64) -> bool {
+        self.quiet_until <= now
     }
 
     /// Does what is due at `now`.

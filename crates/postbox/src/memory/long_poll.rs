@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use postbox_core::{Lock as _, Ticket};
 
-use super::mailbox::{MemoryMailbox, take};
+use super::mailbox::{MemoryMailbox, needed, take};
 use crate::backend::{Delivery, Receive};
 use crate::clock::{Alarm, Moment};
 use crate::error::Error;
@@ -42,7 +42,7 @@ impl Future for LongPoll {
             this.looks -= 1;
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
             let mut taken = Vec::new();
-            store.act(|ledger, now| take(ledger, now, &this.request, &mut taken));
+            store.act_with(needed(&this.request), |ledger, now| take(ledger, now, &this.request, &mut taken));
             if !taken.is_empty() {
                 return Poll::Ready(Ok(taken));
             }
@@ -61,7 +61,7 @@ impl Future for LongPoll {
         let before = state.ledger.surfaced();
         let mut taken = Vec::new();
         let (is_over, unneeded) = loop {
-            store.absorb(&mut state);
+            store.absorb(&mut state, usize::MAX);
             let now = clock.now();
             take(&mut state.ledger, now.as_nanos(), &this.request, &mut taken);
             if !taken.is_empty() || now >= this.deadline {

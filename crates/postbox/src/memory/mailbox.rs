@@ -56,7 +56,7 @@ impl MemoryMailbox {
     pub(super) fn configure(&self, settings: &MailboxSettings) {
         self.store.exists.store(true, Ordering::SeqCst);
         let mut state = self.store.lock();
-        self.store.absorb(&mut state);
+        self.store.absorb(&mut state, usize::MAX);
         let mut options = *state.ledger.options();
         options.max_size = settings.max_size.or(options.max_size);
         options.max_deliveries = settings.max_deliveries.or(options.max_deliveries);
@@ -184,7 +184,7 @@ impl ByteMailbox for MemoryMailbox {
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         self.store.consumed();
         let mut deliveries = Vec::new();
-        self.store.act(|ledger, now| take(ledger, now, &request, &mut deliveries));
+        self.store.act_with(needed(&request), |ledger, now| take(ledger, now, &request, &mut deliveries));
         if !deliveries.is_empty() || request.wait.is_zero() {
             return Answer::ready(Ok(deliveries));
         }
@@ -203,7 +203,7 @@ impl ByteMailbox for MemoryMailbox {
         // What was stored is dropped after the lock is released.
         let mut gone: Vec<Stored> = Vec::with_capacity(receipts.len());
         let mut results = Batch::with_capacity(receipts.len());
-        self.store.act(|ledger, now| {
+        self.store.act_with(0, |ledger, now| {
             for receipt in &receipts {
                 match ledger.acknowledge(now, receipt_of(&receipt.handle)) {
                     Ok(message) => {
@@ -221,7 +221,7 @@ impl ByteMailbox for MemoryMailbox {
         let handle = receipt_of(&receipt.handle);
         // Dropped after the lock is released.
         let mut gone = None;
-        self.store.act(|ledger, now| gone = ledger.acknowledge(now, handle).ok());
+        self.store.act_with(0, |ledger, now| gone = ledger.acknowledge(now, handle).ok());
         match gone {
             Some(_) => Answer::ready(Ok(())),
             None => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
@@ -266,7 +266,7 @@ impl ByteMailbox for MemoryMailbox {
     fn delete(&self) -> Answer<Result<(), Error>> {
         let gone = {
             let mut state = self.store.lock();
-            self.store.absorb(&mut state);
+            self.store.absorb(&mut state, usize::MAX);
             let options =
                 LedgerOptions { deduplication_window: nanos(DEDUPLICATION_WINDOW), ..LedgerOptions::default() };
             // A receipt of before must not be good for a delivery of after: purged, not made anew.
@@ -323,6 +323,12 @@ impl ByteMailbox for MemoryMailbox {
         });
         Answer::ready(Ok(gone.len() as u64))
     }
+}
+
+/// How many messages must be deliverable for a receive, if there are so many. What it leases for no time at all is deliverable
+/// again at this very moment, behind everything that was sent before.
+pub(super) const fn needed(request: &Receive) -> usize {
+    if request.visibility.is_zero() { usize::MAX } else { request.max }
 }
 
 pub(super) fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive, taken: &mut Vec<Delivery>) {

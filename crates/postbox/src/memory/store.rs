@@ -1,5 +1,6 @@
 //! What is in a mailbox in memory, shared by its handles.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
@@ -16,7 +17,7 @@ use super::DEDUPLICATION_WINDOW;
 use crate::address::MailboxName;
 use crate::backend::Headers;
 use crate::clock::{Alarm, Clock, Moment};
-use crate::codec::ContentType;
+use crate::codec::{ContentType, copied};
 
 /// What is stored of a message; the ledger keeps its id, times and counts.
 #[derive(Clone, Debug)]
@@ -33,13 +34,15 @@ pub(super) struct Stored {
 /// somebody waits, rings when the next lease or delay ends.
 ///
 /// The ledger belongs to whoever consumes. A plain message from another thread goes to the inbox, with the moment at which
-/// it was sent, so that sender and consumer meet in one short line of memory and not in the ledger; every verb first
-/// takes the inbox in, at those moments, so nobody can tell the difference. Locks are taken in the order state, inbox.
+/// it was sent, so that sender and consumer meet in one short line of memory and not in the ledger. Whoever consumes takes the
+/// whole inbox when it has nothing left of the last one, and stores as many of those messages in the ledger as it needs; every other
+/// verb stores them all first, and so does the consumer when something is due by itself, each at the moment at which it was sent.
+/// So nobody can tell the difference. Locks are taken in the order state, inbox.
 pub(super) struct Store {
     pub(super) name: MailboxName,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) state: Apart<Lock<State>>,
-    pub(super) inbox: Lock<Vec<Entry>>,
+    pub(super) inbox: Lock<VecDeque<Entry>>,
     /// How many are in the inbox: written under its lock, read without.
     pub(super) arrived: AtomicUsize,
     /// The thread that used the ledger last: its own sends go there directly.
@@ -60,11 +63,48 @@ pub(super) struct Apart<T>(T);
 pub(super) struct Entry {
     id: u128,
     sent_at: u64,
-    message: Stored,
+    body: Carried,
+    content_type: ContentType,
+    headers: Option<Arc<Headers>>,
+}
+
+/// A body on its way to another thread. A short one is copied, and each thread has its own: memory that one thread
+/// allocates and another frees costs both of them more than that.
+enum Carried {
+    Short { length: u8, bytes: [u8; SHORT] },
+    Long(Bytes),
+}
+
+/// Bodies of up to so many bytes are copied.
+const SHORT: usize = 64;
+
+impl Carried {
+    /// Leaves a short body where it is: its owner drops it, outside of the lock.
+    #[inline(always)]
+    fn of(body: &mut Bytes) -> Self {
+        match body.len() {
+            length @ 0..=SHORT => {
+                let mut bytes = [0; SHORT];
+                bytes[..length].copy_from_slice(body);
+                Carried::Short { length: length as u8, bytes }
+            }
+            _ => Carried::Long(std::mem::take(body)),
+        }
+    }
+
+    #[inline(always)]
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Carried::Short { length, bytes } => copied(&bytes[..usize::from(length)]),
+            Carried::Long(body) => body,
+        }
+    }
 }
 
 /// So many in the inbox are taken in by the sender, if nobody consumes.
-const INBOX: usize = 256;
+const INBOX: usize = 2_048;
+/// An inbox with room for so many is kept, however few come.
+const SMALL: usize = 256;
 
 /// Names the current thread.
 pub(super) fn this_thread() -> usize {
@@ -74,8 +114,8 @@ pub(super) fn this_thread() -> usize {
 
 pub(super) struct State {
     pub(super) ledger: Ledger<Stored>,
-    /// The inbox of the last time, empty, to be used again.
-    spare: Vec<Entry>,
+    /// What was taken out of the inbox and is not in the ledger yet: older than all that is in the inbox.
+    arrivals: VecDeque<Entry>,
     pub(super) alarm: Option<(Moment, Alarm)>,
     pub(super) idle_expiry: Option<Duration>,
     /// Since when nobody has a handle. `None` also while the last one is on its way out.
@@ -106,13 +146,13 @@ impl Store {
             clock,
             state: Apart(Lock::new(State {
                 ledger: Ledger::new(options).with_numbers_from(rand::rng().random::<u64>() >> 1),
-                spare: Vec::new(),
+                arrivals: VecDeque::new(),
                 alarm: None,
                 idle_expiry: None,
                 abandoned_at: None,
                 tidying: false,
             })),
-            inbox: Lock::new(Vec::new()),
+            inbox: Lock::new(VecDeque::new()),
             arrived: AtomicUsize::new(0),
             consumer: AtomicUsize::new(0),
             bounded: AtomicBool::new(false),
@@ -150,7 +190,7 @@ impl Store {
     pub(super) fn rests_until(&self, now: Moment) -> Rest {
         let mut state = self.lock();
         let Some(abandoned_at) = state.abandoned_at else { return Rest::Endless };
-        self.absorb(&mut state);
+        self.absorb(&mut state, usize::MAX);
         state.ledger.advance(now.as_nanos());
         let discarded = state.ledger.take_discarded();
         let idle_until = state.idle_expiry.map(|idle| abandoned_at.after(idle));
@@ -170,12 +210,25 @@ impl Store {
     }
 
     /// Does something to the ledger, and wakes who has something to get because of it.
-    #[inline]
     pub(super) fn act<R>(self: &Arc<Self>, act: impl FnOnce(&mut Ledger<Stored>, u64) -> R) -> R {
+        self.act_with(usize::MAX, act)
+    }
+
+    /// The same for a verb to which it makes no difference whether more than so many messages can be delivered.
+    #[inline]
+    pub(super) fn act_with<R>(
+        self: &Arc<Self>,
+        deliverable: usize,
+        act: impl FnOnce(&mut Ledger<Stored>, u64) -> R,
+    ) -> R {
         let mut state = self.lock();
         let before = state.ledger.surfaced();
-        self.absorb(&mut state);
-        let now = self.clock.now().as_nanos();
+        let mut now = self.clock.now().as_nanos();
+        let deliverable = if state.ledger.is_due(now) { usize::MAX } else { deliverable };
+        if self.absorb(&mut state, deliverable) {
+            // Nothing was sent later than now.
+            now = self.clock.now().as_nanos();
+        }
         let result = act(&mut state.ledger, now);
         if self.waiting.is_waiting() || state.ledger.has_discarded() {
             // Bodies and wakers run code of others when they are dropped or woken: under no lock.
@@ -188,43 +241,63 @@ impl Store {
         result
     }
 
-    /// Takes the inbox in.
+    /// Stores what was sent in the ledger, until so many messages can be delivered. Whether the inbox was needed for that.
     #[inline]
-    pub(super) fn absorb(&self, state: &mut State) {
-        if self.arrived.load(Ordering::Acquire) != 0 {
-            self.absorb_all(state);
-        }
+    pub(super) fn absorb(&self, state: &mut State, deliverable: usize) -> bool {
+        let is_empty = state.arrivals.is_empty() && self.arrived.load(Ordering::Relaxed) == 0;
+        !is_empty && self.absorb_some(state, deliverable)
     }
 
-    fn absorb_all(&self, state: &mut State) {
+    fn absorb_some(&self, state: &mut State, deliverable: usize) -> bool {
+        let mut was_needed = false;
+        while state.ledger.deliverable() < deliverable {
+            match state.arrivals.pop_front() {
+                Some(Entry { id, sent_at, body, content_type, headers }) => {
+                    state.ledger.absorb(sent_at, id, Stored { body: body.into_bytes(), content_type, headers });
+                }
+                None if self.collect(state) => was_needed = true,
+                None => break,
+            }
+        }
+        was_needed
+    }
+
+    /// Takes what is in the inbox. Whether there was something.
+    fn collect(&self, state: &mut State) -> bool {
+        let arrived = self.arrived.load(Ordering::Acquire);
+        if arrived == 0 {
+            return false;
+        }
+        if state.arrivals.capacity() > SMALL.max(8 * arrived) {
+            state.arrivals = VecDeque::new();
+        }
         let mut inbox = self.inbox.lock();
-        std::mem::swap(&mut *inbox, &mut state.spare);
+        std::mem::swap(&mut *inbox, &mut state.arrivals);
         self.arrived.store(0, Ordering::Release);
-        drop(inbox);
-        let State { ledger, spare, .. } = state;
-        for entry in spare.drain(..) {
-            ledger.absorb(entry.sent_at, entry.id, entry.message);
-        }
-        if spare.capacity() > 4 * INBOX {
-            *spare = Vec::new();
-        }
+        true
     }
 
     /// Puts a plain message into the inbox, if that will do. Otherwise gives it back.
-    pub(super) fn post(&self, id: u128, message: Stored) -> Result<(), Stored> {
+    pub(super) fn post(&self, id: u128, mut message: Stored) -> Result<(), Stored> {
         let mut inbox = self.inbox.lock();
         // Whoever waits registered under this lock, and a bound was set under it.
         if self.waiting.is_waiting() || self.bounded.load(Ordering::Relaxed) {
             return Err(message);
         }
-        inbox.push(Entry { id, sent_at: self.clock.now().as_nanos(), message });
+        inbox.push_back(Entry {
+            id,
+            sent_at: self.clock.now().as_nanos(),
+            body: Carried::of(&mut message.body),
+            content_type: std::mem::take(&mut message.content_type),
+            headers: message.headers.take(),
+        });
         let arrived = inbox.len();
         self.arrived.store(arrived, Ordering::Release);
         drop(inbox);
         if arrived >= INBOX
             && let Some(mut state) = self.state.0.try_lock()
         {
-            self.absorb_all(&mut state);
+            self.absorb(&mut state, usize::MAX);
         }
         Ok(())
     }
