@@ -1,10 +1,14 @@
 //! The loop that feeds a handler from a mailbox.
 
+mod attempt;
 mod backoff;
 mod context;
 mod engine;
+mod fetcher;
 mod handler;
+mod item;
 mod keeper;
+mod tally;
 
 use std::fmt;
 use std::future::Future;

@@ -100,7 +100,11 @@ fn what_one_connection_does_another_knows_at_once() {
         rest[0].nack().blocking().unwrap();
         let short = here.receive().visibility_timeout(Duration::from_millis(20)).blocking().unwrap();
         let again = there.receive().wait_time(LONG).blocking().unwrap();
-        assert_eq!((bodies(&short), bodies(&again)), (vec![3], vec![3]), "a lease that one gave ends for the other, too");
+        assert_eq!(
+            (bodies(&short), bodies(&again)),
+            (vec![3], vec![3]),
+            "a lease that one gave ends for the other, too"
+        );
         assert!(short[0].acknowledge().blocking().is_err());
         here.purge().blocking().unwrap();
         assert_eq!(counts(there).ready + counts(there).in_flight, 0);

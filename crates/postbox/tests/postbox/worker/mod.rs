@@ -1,5 +1,9 @@
 //! The loop: answers, failures, leases, shutdown.
 
+mod answers;
+mod ending;
+mod leases;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -41,42 +45,10 @@ fn echo(mailbox: &Mailbox<u32, u32>) -> Worker<u32, u32> {
     Worker::new(mailbox, |number: u32, _| async move { Ok::<_, String>(number) })
 }
 
-#[test]
-fn an_answer_goes_to_the_channel_then_to_reply_to_then_to_responses() {
-    let resolver = FakeMailboxResolver::new();
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.resolver(resolver.clone()));
-    let responses: CollectingMailbox<u32> = CollectingMailbox::new();
-    let reply = mailbox.send_expecting_reply(&1).reply_to("elsewhere").blocking().unwrap();
-    mailbox.send(&2).reply_to("elsewhere").blocking().unwrap();
-    mailbox.send(&3).blocking().unwrap();
-    let report = echo(&mailbox).responses(&responses).max_iterations(3).run().blocking().unwrap();
-    assert_eq!(reply.wait().blocking().unwrap(), 1);
-    assert_eq!(resolver.sent::<u32>("elsewhere"), [2]);
-    assert_eq!(responses.sent(), [3]);
-    assert_eq!((report.received, report.succeeded), (3, 3));
-    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
-}
-
-#[test]
-fn an_answer_without_an_address_is_acknowledged() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send(&1).blocking().unwrap();
-    assert_eq!(echo(&mailbox).max_iterations(1).run().blocking().unwrap().succeeded, 1);
-    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
-}
-
-#[test]
-fn an_answer_that_cannot_be_sent_is_tried_again_with_the_backoff() {
-    let resolver = FakeMailboxResolver::new().fail_on("nowhere");
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.resolver(resolver));
-    mailbox.send(&1).reply_to("nowhere").blocking().unwrap();
-    for (round, delay) in [60, 120, 180].into_iter().enumerate() {
-        let report = echo(&mailbox).max_iterations(1).run().blocking().unwrap();
-        assert_eq!((report.retried, report.succeeded), (1, 0), "round {round}");
-        mailbox.advance(seconds(delay) - Duration::from_millis(1));
-        assert_eq!(mailbox.counts().blocking().unwrap().ready, 0);
-        mailbox.advance(Duration::from_millis(1));
-        assert_eq!(mailbox.counts().blocking().unwrap().ready, 1);
+/// Waits until something in the background waits for the clock.
+fn rest<T, R>(mailbox: &FakeMailbox<T, R>) {
+    while mailbox.backend().clock().alarms() == 0 {
+        thread::yield_now();
     }
 }
 
@@ -152,150 +124,6 @@ fn so_many_handlers_run_at_a_time_and_so_many_messages_are_fetched() {
     assert_eq!(report.succeeded + report.given_back, 10);
 }
 
-/// Waits until something in the background waits for the clock.
-fn rest<T, R>(mailbox: &FakeMailbox<T, R>) {
-    while mailbox.backend().clock().alarms() == 0 {
-        thread::yield_now();
-    }
-}
-
-/// Advances the clock by a third of a lease, again and again, and waits each time until the loop has extended it. That is
-/// when it is due, so there is one extension for each step.
-fn keep_alive_for(mailbox: &FakeMailbox<u32, u32>, dispatcher: &Dispatcher, steps: usize, third: Duration) {
-    let (extended, extensions) = mpsc::channel();
-    let _subscription = dispatcher.subscribe(move |event: &MailboxEvent| {
-        if matches!(event, MailboxEvent::Extended { .. }) {
-            let _ = extended.send(());
-        }
-    });
-    for _ in 0..steps {
-        rest(mailbox);
-        mailbox.advance(third);
-        extensions.recv().unwrap();
-    }
-    rest(mailbox);
-}
-
-#[test]
-fn a_lease_is_kept_alive_while_its_handler_runs() {
-    let dispatcher = Dispatcher::new();
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
-    mailbox.send(&1).blocking().unwrap();
-    let (gate, starts, release) = gate();
-    let worker = Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_iterations(1);
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    let context = starts.recv().unwrap();
-    // Ten times as long as the lease was for.
-    keep_alive_for(&mailbox, &dispatcher, 30, seconds(10));
-    assert!(mailbox.receive().blocking().unwrap().is_empty(), "nobody else has it");
-    assert!(!context.cancellation().is_cancelled());
-    release.cancel();
-    assert_eq!(running.join().unwrap().succeeded, 1);
-    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
-}
-
-#[test]
-fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
-    let dispatcher = Dispatcher::new();
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
-    mailbox.send(&1).blocking().unwrap();
-    let (gate, starts, release) = gate();
-    let worker =
-        Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_lease(seconds(60)).max_iterations(1);
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    let context = starts.recv().unwrap();
-    keep_alive_for(&mailbox, &dispatcher, 5, seconds(10));
-    mailbox.advance(seconds(10));
-    postbox_core::wait_for(context.cancellation().cancelled());
-    // From the cap on the message belongs to others.
-    assert_eq!(mailbox.receive().blocking().unwrap()[0].delivery_count, 2);
-    release.cancel();
-    assert_eq!(running.join().unwrap().unfinished, 1);
-}
-
-#[test]
-fn a_lost_lease_is_told_to_the_handler() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send(&1).blocking().unwrap();
-    let (gate, starts, release) = gate();
-    let worker = Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_iterations(1);
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    let context = starts.recv().unwrap();
-    mailbox.purge().blocking().unwrap();
-    rest(&mailbox);
-    mailbox.advance(seconds(15));
-    postbox_core::wait_for(context.cancellation().cancelled());
-    release.cancel();
-    assert_eq!(running.join().unwrap().unfinished, 1);
-}
-
-#[test]
-fn a_message_is_kept_alive_by_hand_too() {
-    let mailbox: FakeMailbox<u32> = FakeMailbox::new();
-    mailbox.send(&1).blocking().unwrap();
-    let message = mailbox.receive().visibility_timeout(seconds(10)).blocking().unwrap().remove(0);
-    let alive = message.keep_alive(seconds(30), seconds(100));
-    // Its first beat comes at once, not after a while.
-    rest(&mailbox);
-    mailbox.advance(seconds(9));
-    assert!(!alive.lost().is_cancelled());
-    mailbox.expire_handle(&message.receipt_handle);
-    mailbox.advance(seconds(20));
-    postbox_core::wait_for(alive.lost().cancelled());
-}
-
-#[test]
-fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
-    let (gate, starts, release) = gate();
-    let worker = Worker::with_handler(&mailbox, gate).prefetch(2);
-    let handle = worker.handle();
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    starts.recv().unwrap();
-    handle.shutdown();
-    // The two that wait are given back at once, not when their leases end.
-    let mut back = mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap();
-    while back.len() < 2 {
-        back.extend(mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap());
-    }
-    assert_eq!(back.iter().map(|message| message.body).collect::<Vec<_>>(), [2, 3]);
-    release.cancel();
-    let report = running.join().unwrap();
-    assert_eq!((report.succeeded, report.given_back), (1, 2));
-}
-
-#[test]
-fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send(&1).blocking().unwrap();
-    let (gate, starts, _release) = gate();
-    let worker = Worker::with_handler(&mailbox, gate).shutdown_timeout(seconds(5));
-    let handle = worker.handle();
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    let context = starts.recv().unwrap();
-    // The keeper of leases, and then the deadline too.
-    rest(&mailbox);
-    handle.shutdown();
-    while mailbox.backend().clock().alarms() < 2 {
-        thread::yield_now();
-    }
-    mailbox.advance(seconds(5));
-    assert_eq!(running.join().unwrap().given_back, 1);
-    assert!(context.cancellation().is_cancelled());
-    assert_eq!(mailbox.receive().blocking().unwrap()[0].delivery_count, 2);
-}
-
-#[test]
-fn a_shutdown_before_the_start_is_not_forgotten() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send(&1).blocking().unwrap();
-    let worker = echo(&mailbox);
-    worker.handle().shutdown();
-    assert_eq!(worker.run().blocking().unwrap(), LoopReport::default());
-    assert_eq!(mailbox.counts().blocking().unwrap().ready, 1);
-}
-
 #[test]
 fn failures_of_receive_do_not_end_the_loop() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
@@ -345,42 +173,6 @@ fn a_paused_loop_starts_nothing_until_it_is_resumed() {
     assert_eq!(reply.wait().blocking().unwrap(), 1);
     handle.shutdown();
     running.join().unwrap();
-}
-
-#[test]
-fn a_loop_that_is_dropped_gives_back_what_it_had() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
-    let (gate, starts, _release) = gate();
-    let worker = Worker::with_handler(&mailbox, gate).prefetch(2);
-    let mut running = Box::pin(worker.run().into_future());
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for _ in 0..3 {
-        assert!(running.as_mut().poll(&mut context).is_pending());
-    }
-    starts.recv().unwrap();
-    assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 3);
-    drop(running);
-    assert_eq!(mailbox.counts().blocking().unwrap().ready, 3);
-}
-
-#[test]
-fn iterations_count_receives_and_empty_ones_too() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send_batch(&[1, 2]).blocking().unwrap();
-    let report = echo(&mailbox).wait_time(Duration::ZERO).max_iterations(5).run().blocking().unwrap();
-    assert_eq!((report.iterations, report.received, report.succeeded), (5, 2, 2));
-}
-
-#[test]
-fn a_closed_mailbox_ends_the_loop() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
-    let worker = echo(&mailbox);
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    assert_eq!(reply.wait().blocking().unwrap(), 1);
-    mailbox.close();
-    assert_eq!(running.join().unwrap().succeeded, 1);
 }
 
 #[test]
@@ -570,106 +362,4 @@ fn a_loop_that_does_not_wait_lets_its_handlers_run() {
     assert_eq!(reply.wait().blocking().unwrap(), 1);
     handle.shutdown();
     assert_eq!(running.join().unwrap().succeeded, 1);
-}
-
-/// A body or an answer whose code panics.
-#[derive(Debug)]
-struct Explosive(u32);
-
-impl serde::Serialize for Explosive {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            13 => panic!("cannot write 13"),
-            7 => Err(serde::ser::Error::custom("will not write 7")),
-            number => serializer.serialize_u32(number),
-        }
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Explosive {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = <u32 as serde::Deserialize>::deserialize(deserializer)?;
-        assert_ne!(number, 13, "cannot read 13");
-        Ok(Explosive(number))
-    }
-}
-
-#[test]
-fn a_decoder_that_panics_is_a_decoder_that_fails() {
-    let mailbox: FakeMailbox<Explosive> = FakeMailbox::with(|options| options.max_deliveries(2));
-    mailbox.untyped().typed::<u32, (), Json>().send_batch(&[13, 1]).blocking().unwrap();
-    let worker = || Worker::new(&mailbox, |_: Explosive, _| async move { Ok::<_, String>(()) });
-    let report = worker().max_iterations(2).run().blocking().unwrap();
-    assert_eq!((report.receive_errors, report.succeeded), (1, 1));
-    mailbox.advance(seconds(300));
-    worker().max_iterations(1).run().blocking().unwrap();
-    assert_eq!(mailbox.dead_letters().list(1).blocking().unwrap()[0].reason, "the decoder panicked");
-}
-
-#[test]
-fn an_answer_that_cannot_be_written_is_not_computed_for_ever() {
-    let mailbox: FakeMailbox<u32, Explosive> = FakeMailbox::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    mailbox.send_expecting_reply(&7).blocking().unwrap();
-    mailbox.send_expecting_reply(&13).blocking().unwrap();
-    for _ in 0..3 {
-        let runs = Arc::clone(&runs);
-        let worker = Worker::new(&mailbox, move |number: u32, _| {
-            runs.fetch_add(1, Ordering::SeqCst);
-            async move { Ok::<_, String>(Explosive(number)) }
-        });
-        worker.max_attempts(2).max_iterations(2).wait_time(Duration::ZERO).run().blocking().unwrap();
-        mailbox.advance(seconds(900));
-    }
-    // 7 fails for good, 13 panics and has a second attempt.
-    assert_eq!(runs.load(Ordering::SeqCst), 3);
-    let reasons: Vec<_> =
-        mailbox.dead_letters().list(9).blocking().unwrap().iter().map(|letter| letter.reason.to_string()).collect();
-    assert!(reasons[0].contains("will not write 7") && reasons[1].contains("cannot write 13"), "{reasons:?}");
-}
-
-#[test]
-fn an_output_that_cannot_be_written_is_an_error_result() {
-    let requests: FakeMailbox<MainLoopRequest<u32>, MainLoopResult<Explosive>> = FakeMailbox::new();
-    let reply = requests.send_expecting_reply(&MainLoopRequest::new(7)).blocking().unwrap();
-    let main_loop = MainLoop::new(&requests, |number: u32, _| async move { Ok::<_, String>(Explosive(number)) });
-    assert_eq!(main_loop.max_iterations(1).run().blocking().unwrap().succeeded, 1);
-    assert!(reply.wait().blocking().unwrap().error.unwrap().contains("will not write 7"));
-}
-
-#[test]
-fn what_is_lost_before_its_turn_is_not_handled() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send_batch(&[1, 2]).blocking().unwrap();
-    let (gate, starts, release) = gate();
-    let worker = Worker::with_handler(&mailbox, gate).prefetch(1).visibility_timeout(seconds(30)).max_iterations(1);
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    let context = starts.recv().unwrap();
-    mailbox.purge().blocking().unwrap();
-    rest(&mailbox);
-    mailbox.advance(seconds(15));
-    postbox_core::wait_for(context.cancellation().cancelled());
-    // Both are told in one go; the second one is still in the buffer.
-    release.cancel();
-    let report = running.join().unwrap();
-    assert_eq!((report.unfinished, report.succeeded), (2, 0));
-    assert!(starts.try_recv().is_err(), "the second was not handled");
-}
-
-#[test]
-fn a_cap_shorter_than_a_round_is_kept_to_the_moment() {
-    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    mailbox.send(&1).blocking().unwrap();
-    let (gate, starts, release) = gate();
-    let worker =
-        Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(300)).max_lease(seconds(10)).max_iterations(1);
-    let running = thread::spawn(move || worker.run().blocking().unwrap());
-    let context = starts.recv().unwrap();
-    for _ in 0..2 {
-        rest(&mailbox);
-        mailbox.advance(seconds(5));
-    }
-    postbox_core::wait_for(context.cancellation().cancelled());
-    release.cancel();
-    running.join().unwrap();
 }

@@ -1,0 +1,91 @@
+//! How loops end.
+
+use super::*;
+
+#[test]
+fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).prefetch(2);
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    starts.recv().unwrap();
+    handle.shutdown();
+    // The two that wait are given back at once, not when their leases end.
+    let mut back = mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap();
+    while back.len() < 2 {
+        back.extend(mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap());
+    }
+    assert_eq!(back.iter().map(|message| message.body).collect::<Vec<_>>(), [2, 3]);
+    release.cancel();
+    let report = running.join().unwrap();
+    assert_eq!((report.succeeded, report.given_back), (1, 2));
+}
+
+#[test]
+fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    let (gate, starts, _release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).shutdown_timeout(seconds(5));
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    let context = starts.recv().unwrap();
+    // The keeper of leases, and then the deadline too.
+    rest(&mailbox);
+    handle.shutdown();
+    while mailbox.backend().clock().alarms() < 2 {
+        thread::yield_now();
+    }
+    mailbox.advance(seconds(5));
+    assert_eq!(running.join().unwrap().given_back, 1);
+    assert!(context.cancellation().is_cancelled());
+    assert_eq!(mailbox.receive().blocking().unwrap()[0].delivery_count, 2);
+}
+
+#[test]
+fn a_shutdown_before_the_start_is_not_forgotten() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send(&1).blocking().unwrap();
+    let worker = echo(&mailbox);
+    worker.handle().shutdown();
+    assert_eq!(worker.run().blocking().unwrap(), LoopReport::default());
+    assert_eq!(mailbox.counts().blocking().unwrap().ready, 1);
+}
+
+#[test]
+fn a_loop_that_is_dropped_gives_back_what_it_had() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
+    let (gate, starts, _release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).prefetch(2);
+    let mut running = Box::pin(worker.run().into_future());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..3 {
+        assert!(running.as_mut().poll(&mut context).is_pending());
+    }
+    starts.recv().unwrap();
+    assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 3);
+    drop(running);
+    assert_eq!(mailbox.counts().blocking().unwrap().ready, 3);
+}
+
+#[test]
+fn iterations_count_receives_and_empty_ones_too() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    mailbox.send_batch(&[1, 2]).blocking().unwrap();
+    let report = echo(&mailbox).wait_time(Duration::ZERO).max_iterations(5).run().blocking().unwrap();
+    assert_eq!((report.iterations, report.received, report.succeeded), (5, 2, 2));
+}
+
+#[test]
+fn a_closed_mailbox_ends_the_loop() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+    let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
+    let worker = echo(&mailbox);
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    assert_eq!(reply.wait().blocking().unwrap(), 1);
+    mailbox.close();
+    assert_eq!(running.join().unwrap().succeeded, 1);
+}
