@@ -170,8 +170,9 @@ impl<M> Ledger<M> {
         Ok(Posted::Stored)
     }
 
-    /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now. It is behind all that came
-    /// to the ledger earlier: whoever keeps messages back stores them before anything else [is due](Self::is_due).
+    /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now. It is behind all that can be
+    /// delivered already: whoever keeps messages back stores them before anything else surfaces, so before something
+    /// [is due](Self::is_due), is given back, or leaves a [group](Self::has_groups).
     pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
         self.advance(sent_at);
         let slot = self.slots.insert(Slot::new(id, message, sent_at, None));
@@ -356,6 +357,12 @@ impl<M> Ledger<M> {
     #[inline]
     pub const fn is_due(&self, now: u64) -> bool {
         self.quiet_until <= now
+    }
+
+    /// Whether a message of a group is there: when it goes, the next one may surface.
+    #[inline]
+    pub fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     /// Does what is due at `now`.

@@ -34,10 +34,10 @@ pub(super) struct Stored {
 /// somebody waits, rings when the next lease or delay ends.
 ///
 /// The ledger belongs to whoever consumes. A plain message from another thread goes to the inbox, with the moment at which
-/// it was sent, so that sender and consumer meet in one short line of memory and not in the ledger. Whoever consumes takes the
-/// whole inbox when it has nothing left of the last one, and stores as many of those messages in the ledger as it needs; every other
-/// verb stores them all first, and so does the consumer when something is due by itself, each at the moment at which it was sent.
-/// So nobody can tell the difference. Locks are taken in the order state, inbox.
+/// it was sent, so that sender and consumer meet in one short line of memory and not in the ledger. A receive takes the whole
+/// inbox when nothing is left of the last one, and stores as many of those messages in the ledger as it needs; an acknowledgement
+/// needs none. Every other verb stores them all first, and so do these two when something else may surface: when something
+/// is due, or there are groups. So nobody can tell the difference. Locks are taken in the order state, inbox.
 pub(super) struct Store {
     pub(super) name: MailboxName,
     pub(super) clock: Arc<dyn Clock>,
@@ -132,7 +132,8 @@ pub(super) enum Rest {
     Endless,
 }
 
-/// The lock of layer 1: it is held for some hundred nanoseconds and never while somebody waits for a message.
+/// The lock of layer 1: it is held for some hundred nanoseconds, or for as many messages as are taken in, and never while
+/// somebody waits for a message.
 type Lock<T> = <ThreadSafe as MailboxConcurrency>::Lock<T>;
 type Guard<'a, T> = <Lock<T> as postbox_core::Lock<T>>::Guard<'a>;
 
@@ -214,7 +215,8 @@ impl Store {
         self.act_with(usize::MAX, act)
     }
 
-    /// The same for a verb to which it makes no difference whether more than so many messages can be delivered.
+    /// The same for a verb that lets nothing surface by itself, and to which it makes no difference whether more than so many
+    /// messages can be delivered.
     #[inline]
     pub(super) fn act_with<R>(
         self: &Arc<Self>,
@@ -224,10 +226,13 @@ impl Store {
         let mut state = self.lock();
         let before = state.ledger.surfaced();
         let mut now = self.clock.now().as_nanos();
-        let deliverable = if state.ledger.is_due(now) { usize::MAX } else { deliverable };
-        if self.absorb(&mut state, deliverable) {
+        let needs_all = state.ledger.is_due(now) || state.ledger.has_groups();
+        if self.absorb(&mut state, if needs_all { usize::MAX } else { deliverable }) {
             // Nothing was sent later than now.
             now = self.clock.now().as_nanos();
+            if state.ledger.is_due(now) && self.absorb(&mut state, usize::MAX) {
+                now = self.clock.now().as_nanos();
+            }
         }
         let result = act(&mut state.ledger, now);
         if self.waiting.is_waiting() || state.ledger.has_discarded() {
@@ -241,7 +246,8 @@ impl Store {
         result
     }
 
-    /// Stores what was sent in the ledger, until so many messages can be delivered. Whether the inbox was needed for that.
+    /// Stores what was sent before this call in the ledger, until so many messages can be delivered. Whether the inbox was needed for
+    /// that. It is emptied once: senders may fill it as fast as this goes on.
     #[inline]
     pub(super) fn absorb(&self, state: &mut State, deliverable: usize) -> bool {
         let is_empty = state.arrivals.is_empty() && self.arrived.load(Ordering::Relaxed) == 0;
@@ -255,7 +261,7 @@ impl Store {
                 Some(Entry { id, sent_at, body, content_type, headers }) => {
                     state.ledger.absorb(sent_at, id, Stored { body: body.into_bytes(), content_type, headers });
                 }
-                None if self.collect(state) => was_needed = true,
+                None if !was_needed && self.collect(state) => was_needed = true,
                 None => break,
             }
         }

@@ -1,6 +1,7 @@
 //! Mailboxes in one file, durable, shared by processes. Feature `sqlite`.
 //!
-//! A thread per file does all the work: what is asked for at the same time shares a transaction and one wait for the disk.
+//! A thread per file does the work, unless a thread that waits can do its own: what is asked for at the same time shares a transaction
+//! and one wait for the disk.
 //! Other processes' changes are noticed by a look at the file every 20 ms, while somebody waits.
 
 mod desk;
@@ -56,11 +57,31 @@ impl Drop for Inner {
     }
 }
 
-/// Files that are open: two opens of one file share its thread.
-static OPENED: LazyLock<Mutex<HashMap<(PathBuf, Synchronous), Weak<Inner>>>> = LazyLock::new(Mutex::default);
+type Opened = HashMap<(Identity, Synchronous), Weak<Inner>>;
 
-fn opened() -> MutexGuard<'static, HashMap<(PathBuf, Synchronous), Weak<Inner>>> {
+/// Files that are open: two opens of one file share its thread.
+static OPENED: LazyLock<Mutex<Opened>> = LazyLock::new(Mutex::default);
+
+fn opened() -> MutexGuard<'static, Opened> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which file it is, whatever it is called: one that was deleted and made anew is another one.
+#[cfg(unix)]
+type Identity = (u64, u64);
+
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt as _;
+    path.metadata().ok().map(|file| (file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+type Identity = PathBuf;
+
+#[cfg(not(unix))]
+fn identity(path: &Path) -> Option<Identity> {
+    path.canonicalize().ok()
 }
 
 impl SqliteBackend {
@@ -78,21 +99,22 @@ impl SqliteBackend {
     /// [`Error::Connection`] if it cannot be used, with the reason.
     pub fn open_with(path: impl AsRef<Path>, synchronous: Synchronous) -> Result<Self, Error> {
         let path = path.as_ref();
-        let known = path.canonicalize().ok().and_then(|path| opened().get(&(path, synchronous))?.upgrade());
-        if let Some(inner) = known {
+        let known = || identity(path).and_then(|file| opened().get(&(file, synchronous))?.upgrade());
+        if let Some(inner) = known() {
             return Ok(SqliteBackend { inner });
         }
         // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
         let connection = schema::open(path, synchronous)?;
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let mut opened = opened();
-        opened.retain(|_, inner| inner.strong_count() > 0);
-        let key = (path.clone(), synchronous);
-        let inner = opened.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let inner = Arc::new(Inner { queue: Queue::start(path.clone(), connection), path });
-            opened.insert(key, Arc::downgrade(&inner));
-            inner
-        });
+        if let Some(inner) = known() {
+            return Ok(SqliteBackend { inner });
+        }
+        let canonical = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let inner = Arc::new(Inner { queue: Queue::start(canonical.clone(), connection), path: canonical });
+        if let Some(file) = identity(path) {
+            let mut opened = opened();
+            opened.retain(|_, inner| inner.strong_count() > 0);
+            opened.insert((file, synchronous), Arc::downgrade(&inner));
+        }
         Ok(SqliteBackend { inner })
     }
 }

@@ -1,6 +1,8 @@
 //! The memory backend by the process's own clock: executors, threads, scale, and what it leaves behind.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
@@ -504,6 +506,7 @@ fn what_another_thread_sent_is_deleted_too() {
 #[derive(Clone, Debug)]
 enum Step {
     Send,
+    SendToGroup,
     SendLater(u64),
     Receive { max: usize, visibility: u64 },
     Acknowledge(usize),
@@ -520,6 +523,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => Just(Step::Send),
+        3 => Just(Step::SendToGroup),
         2 => (1u64..6).prop_map(Step::SendLater),
         8 => (1usize..4, 0u64..8).prop_map(|(max, visibility)| Step::Receive { max, visibility }),
         6 => any::<usize>().prop_map(Step::Acknowledge),
@@ -553,10 +557,13 @@ fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) ->
     for step in steps {
         let at = |which: usize| which.checked_rem(messages.len()).map(|at| &messages[at]);
         seen.push(match *step {
-            Step::Send | Step::SendLater(_) => {
+            Step::Send | Step::SendToGroup | Step::SendLater(_) => {
                 number += 1;
-                let delay = if let Step::SendLater(after) = *step { seconds(after) } else { Duration::ZERO };
-                let send = || mailbox.send(&number).delay(delay).blocking().map(drop);
+                let send = || match *step {
+                    Step::SendToGroup => mailbox.send(&number).group("g").blocking().map(drop),
+                    Step::SendLater(after) => mailbox.send(&number).delay(seconds(after)).blocking().map(drop),
+                    _ => mailbox.send(&number).blocking().map(drop),
+                };
                 if by_another_thread {
                     format!("{:?}", thread::scope(|scope| scope.spawn(send).join().unwrap()))
                 } else {
@@ -601,4 +608,54 @@ fn nobody_can_tell_which_thread_sent() {
     proptest!(config, |(steps in prop::collection::vec(step(), 0..60), most in prop::option::of(1u32..4))| {
         prop_assert_eq!(seen(&steps, most, false), seen(&steps, most, true));
     });
+}
+
+/// A clock that jumps while it is read.
+#[derive(Debug)]
+struct Jumping {
+    clock: ManualClock,
+    reads_left: AtomicUsize,
+}
+
+impl Clock for Jumping {
+    fn now(&self) -> Moment {
+        if self.reads_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.clock.advance(Duration::from_secs(2));
+        }
+        self.clock.now()
+    }
+
+    fn set_alarm(&self, at: Moment, waker: Waker) -> Alarm {
+        self.clock.set_alarm(at, waker)
+    }
+
+    fn cancel_alarm(&self, alarm: Alarm) {
+        self.clock.cancel_alarm(alarm);
+    }
+}
+
+#[test]
+fn a_lease_that_ends_while_messages_are_taken_in_is_behind_them() {
+    for reads in 1..8 {
+        let clock = Arc::new(Jumping { clock: ManualClock::new(), reads_left: AtomicUsize::new(usize::MAX) });
+        let connection = Connection::new(MemoryBackend::with_clock(Arc::clone(&clock) as Arc<dyn Clock>));
+        let mailbox: Mailbox<u32> = connection.mailbox("jobs").unwrap();
+        mailbox.send(&1).blocking().unwrap();
+        let lease = mailbox.receive().visibility_timeout(Duration::from_secs(10)).blocking().unwrap();
+        clock.clock.advance(Duration::from_secs(9));
+        thread::scope(|scope| {
+            let send = || [2, 3].iter().for_each(|number| drop(mailbox.send(number).blocking().unwrap()));
+            scope.spawn(send).join().unwrap();
+        });
+        clock.reads_left.store(reads, Ordering::SeqCst);
+        let mut order = Vec::new();
+        while order.len() < 3 {
+            order.extend(mailbox.receive().blocking().unwrap().iter().map(|message| message.body));
+            if order.len() == 2 {
+                clock.clock.advance(Duration::from_secs(2));
+            }
+        }
+        assert_eq!(order, [2, 3, 1], "the clock jumped at its read {reads}");
+        drop(lease);
+    }
 }

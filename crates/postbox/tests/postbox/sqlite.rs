@@ -129,6 +129,21 @@ fn a_file_that_waits_for_a_lock_keeps_no_other_one_from_being_opened() {
 }
 
 #[test]
+fn a_file_that_was_deleted_is_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let old: Mailbox<u32> = open(&path, "jobs");
+    old.send(&1).blocking().unwrap();
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let new: Mailbox<u32> = open(&path, "jobs");
+    new.send(&2).blocking().unwrap();
+    assert_eq!(open_apart::<u32, ()>(&path, "jobs").receive().blocking().unwrap()[0].body, 2);
+    assert_eq!(old.receive().blocking().unwrap()[0].body, 1);
+}
+
+#[test]
 fn a_lock_that_another_holds_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");

@@ -16,7 +16,7 @@ const MOST: usize = 256;
 pub(in crate::sqlite) struct Kept {
     /// SQLite's number for the changes by other connections.
     version: Option<i64>,
-    /// The latest moment that the file has seen.
+    /// The latest moment that is written in the file.
     pub(super) high_water: i64,
     rows: HashMap<MailboxName, Row>,
 }

@@ -424,7 +424,7 @@ impl<'a> Desk<'a> {
             row.leave(LEASED);
             slip.state = -1;
             // It may be past its expiry, which did not count while it was leased.
-            row.due_by(Some(desk.now));
+            row.due_by(Some(i64::MIN));
             match millis(after) {
                 0 => desk.surface(row, slip),
                 after => {
