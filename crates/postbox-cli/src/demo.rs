@@ -1,9 +1,10 @@
 //! `postbox demo`: workers answer requests, one of them is killed, and nothing is lost.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -32,8 +33,12 @@ pub(crate) fn work(mailbox: &Mailbox) -> Result<(), Failure> {
             .ok()
             .and_then(|text| text.parse().ok())
             .ok_or_else(|| HandlerError::transient(format_args!("{:?} is not a number", output::short(&body))))?;
-        // A little work; more of it for the one that is to be killed, so that it dies with messages in its hands.
-        std::thread::sleep(Duration::from_millis(if std::env::var_os(SLOW).is_some() { 50 } else { 1 }));
+        // A little work; more of it for the one that is to be killed, which says so: it is to die with a message in its hands.
+        let is_slow = std::env::var_os(SLOW).is_some();
+        if is_slow {
+            println!("working");
+        }
+        std::thread::sleep(Duration::from_millis(if is_slow { 50 } else { 1 }));
         let answer =
             json!({ "answer": number * number, "delivery": context.delivery_count(), "worker": std::process::id() });
         Ok::<Bytes, HandlerError>(answer.to_string().into())
@@ -57,6 +62,46 @@ impl Drop for Workers {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// The worker that is to be killed, and when it last began to work on a message.
+struct Victim {
+    child: Child,
+    began: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Victim {
+    fn start(file: &Path) -> Result<Self, Failure> {
+        let mut child = start_worker(file, true)?;
+        let began = Arc::<Mutex<Option<Instant>>>::default();
+        if let Some(output) = child.stdout.take() {
+            let began = Arc::clone(&began);
+            std::thread::spawn(move || {
+                for _ in BufReader::new(output).lines().map_while(Result::ok) {
+                    *lock(&began) = Some(Instant::now());
+                }
+            });
+        }
+        Ok(Victim { child, began })
+    }
+
+    /// Kills it as soon as it is in the middle of its work.
+    fn kill(&mut self) {
+        let patience = Instant::now() + Duration::from_secs(2);
+        let is_working = || lock(&self.began).is_some_and(|began| began.elapsed() < Duration::from_millis(10));
+        while !is_working() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -90,7 +135,7 @@ fn start_worker(file: &Path, is_slow: bool) -> Result<Child, Failure> {
     command
         .args(["--url", &url(file), "demo-worker"])
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(if is_slow { Stdio::piped() } else { Stdio::null() })
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| Failure::Other(format!("cannot start a worker: {error}")))
@@ -128,7 +173,7 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
     for _ in 1..options.workers {
         workers.0.push(start_worker(&file, false)?);
     }
-    let victim = Mutex::new(Some(start_worker(&file, true)?));
+    let (victim, workers) = (Mutex::new(Victim::start(&file)?), Mutex::new(workers));
     let progress = progress(u64::from(options.requests), "answered");
     let (next, start, seen) = (AtomicU32::new(0), Instant::now(), Mutex::new(Seen::default()));
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
@@ -140,12 +185,8 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
                 }
                 // A third of the way: a worker dies with messages in its hands, and another takes its place.
                 if number == options.requests / 3 {
-                    let mut victim = lock(&victim);
-                    if let Some(child) = victim.as_mut() {
-                        let _ = child.kill();
-                        let _ = child.wait();
-                    }
-                    *victim = Some(start_worker(&file, false)?);
+                    lock(&victim).kill();
+                    lock(&workers).0.push(start_worker(&file, false)?);
                 }
                 let is_poison = number % POISON == POISON - 1;
                 let body = if is_poison { "poison".to_string() } else { number.to_string() };
@@ -186,9 +227,6 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
         counts = mailbox.counts().blocking()?;
     }
     progress.finish_and_clear();
-    if let Some(child) = lock(&victim).take() {
-        workers.0.push(child);
-    }
     drop(workers);
     report(options, &lock(&seen), counts.dead, elapsed, json)
 }
