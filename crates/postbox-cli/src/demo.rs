@@ -67,7 +67,7 @@ impl Drop for Workers {
 
 /// The worker that is to be killed, and when it last began to work on a message.
 struct Victim {
-    child: Child,
+    worker: Workers,
     began: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -83,25 +83,17 @@ impl Victim {
                 }
             });
         }
-        Ok(Victim { child, began })
+        Ok(Victim { worker: Workers(vec![child]), began })
     }
 
     /// Kills it as soon as it is in the middle of its work.
-    fn kill(&mut self) {
+    fn kill(self) {
         let patience = Instant::now() + Duration::from_secs(2);
         let is_working = || lock(&self.began).is_some_and(|began| began.elapsed() < Duration::from_millis(10));
         while !is_working() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        drop(self.worker);
     }
 }
 
@@ -173,7 +165,7 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
     for _ in 1..options.workers {
         workers.0.push(start_worker(&file, false)?);
     }
-    let (victim, workers) = (Mutex::new(Victim::start(&file)?), Mutex::new(workers));
+    let (victim, workers) = (Mutex::new(Some(Victim::start(&file)?)), Mutex::new(workers));
     let progress = progress(u64::from(options.requests), "answered");
     let (next, start, seen) = (AtomicU32::new(0), Instant::now(), Mutex::new(Seen::default()));
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
@@ -185,7 +177,9 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
                 }
                 // A third of the way: a worker dies with messages in its hands, and another takes its place.
                 if number == options.requests / 3 {
-                    lock(&victim).kill();
+                    if let Some(victim) = lock(&victim).take() {
+                        victim.kill();
+                    }
                     lock(&workers).0.push(start_worker(&file, false)?);
                 }
                 let is_poison = number % POISON == POISON - 1;

@@ -117,8 +117,15 @@ fn a_file_that_waits_for_a_lock_keeps_no_other_one_from_being_opened() {
     let (locked, free) = (folder.path().join("a.db"), folder.path().join("b.db"));
     let holder = rusqlite::Connection::open(&locked).unwrap();
     holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let waiting = std::thread::spawn(move || SqliteBackend::open(locked).map(drop));
-    std::thread::sleep(Duration::from_millis(100));
+    let opens = |path: &Path| {
+        let files = std::fs::read_dir("/proc/self/fd").unwrap();
+        files.filter(|file| std::fs::read_link(file.as_ref().unwrap().path()).is_ok_and(|file| file == path)).count()
+    };
+    let path = locked.clone();
+    let waiting = std::thread::spawn(move || SqliteBackend::open(path).map(drop));
+    while opens(&locked) < 2 {
+        std::thread::yield_now();
+    }
     let (done, is_open) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(SqliteBackend::open(free).map(drop)));
     let opened = is_open.recv_timeout(Duration::from_secs(20));
@@ -274,7 +281,9 @@ fn a_mailbox_that_went_takes_nothing_of_a_later_one_with_it() {
     let idle = Duration::from_millis(5);
     let client: Mailbox<u32> = connection.clone().idle_expiry(idle).mailbox("client").unwrap();
     client.send(&1).blocking().unwrap();
-    std::thread::sleep(4 * idle);
+    while !connection.list().blocking().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
     // The first one is gone, and this one has its number in the file.
     let jobs: Mailbox<u32> = connection.mailbox("jobs").unwrap();
     jobs.send(&2).blocking().unwrap();

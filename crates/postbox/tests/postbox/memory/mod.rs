@@ -1,14 +1,13 @@
 //! The memory backend by the process's own clock: executors, threads, scale, and what it leaves behind.
 
+mod threads;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
 use postbox::testing::ManualClock;
 use postbox::*;
-use proptest::prelude::*;
 
 async fn a_day_of_work(name: &str) {
     let mailbox: Mailbox<String, usize> = postbox::open(format!("memory://{name}")).await.unwrap();
@@ -491,171 +490,4 @@ fn the_defaults_of_a_mailbox_are_those_of_the_specification() {
     mailbox.advance(Duration::from_nanos(1));
     assert!(matches!(reply.poll().blocking(), Err(Error::ReplyExpired { .. })));
     assert_eq!(SCAN_LIMIT, 100);
-}
-
-#[test]
-fn what_another_thread_sent_is_deleted_too() {
-    let mailbox: Mailbox<u32> = Connection::new(MemoryBackend::new()).mailbox("jobs").unwrap();
-    assert!(mailbox.receive().blocking().unwrap().is_empty());
-    thread::scope(|scope| scope.spawn(|| mailbox.send(&1).blocking().unwrap()).join().unwrap());
-    mailbox.delete().blocking().unwrap();
-    mailbox.create().blocking().unwrap();
-    assert!(mailbox.receive().blocking().unwrap().is_empty());
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Send,
-    SendToGroup,
-    SendLater(u64),
-    Receive { max: usize, visibility: u64 },
-    Acknowledge(usize),
-    Nack(usize, u64),
-    Extend(usize, u64),
-    DeadLetter(usize),
-    Count,
-    Peek,
-    Redrive,
-    Purge,
-    Pass(u64),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        20 => Just(Step::Send),
-        3 => Just(Step::SendToGroup),
-        2 => (1u64..6).prop_map(Step::SendLater),
-        8 => (1usize..4, 0u64..8).prop_map(|(max, visibility)| Step::Receive { max, visibility }),
-        6 => any::<usize>().prop_map(Step::Acknowledge),
-        3 => (any::<usize>(), 0u64..4).prop_map(|(which, after)| Step::Nack(which, after)),
-        2 => (any::<usize>(), 0u64..8).prop_map(|(which, by)| Step::Extend(which, by)),
-        1 => any::<usize>().prop_map(Step::DeadLetter),
-        1 => Just(Step::Count),
-        1 => Just(Step::Peek),
-        1 => Just(Step::Redrive),
-        1 => prop_oneof![9 => Just(Step::Pass(1)), 1 => Just(Step::Purge)],
-        6 => (0u64..5).prop_map(Step::Pass),
-    ]
-}
-
-/// Does the steps, with every message sent by the thread that receives, or by another one. What could be seen of it.
-fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) -> Vec<String> {
-    let clock = ManualClock::new();
-    let start = clock.now();
-    let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
-    let connection = max_deliveries.map_or(connection.clone(), |most| connection.max_deliveries(most));
-    let mailbox: Mailbox<u32> = connection.mailbox("jobs").unwrap();
-    let seconds = Duration::from_secs;
-    // From here on this thread is the one that receives.
-    assert!(mailbox.receive().blocking().unwrap().is_empty());
-    let (mut number, mut messages, mut seen) = (0, Vec::<Message<u32>>::new(), Vec::new());
-    let show = |message: &Delivery| {
-        let since = |moment: Moment| moment.as_nanos() - start.as_nanos();
-        let (body, count) = (message.body.clone(), message.delivery_count);
-        format!("{body:?} {count} {} {}", since(message.enqueued_at), since(message.delivered_at))
-    };
-    for step in steps {
-        let at = |which: usize| which.checked_rem(messages.len()).map(|at| &messages[at]);
-        seen.push(match *step {
-            Step::Send | Step::SendToGroup | Step::SendLater(_) => {
-                number += 1;
-                let send = || match *step {
-                    Step::SendToGroup => mailbox.send(&number).group("g").blocking().map(drop),
-                    Step::SendLater(after) => mailbox.send(&number).delay(seconds(after)).blocking().map(drop),
-                    _ => mailbox.send(&number).blocking().map(drop),
-                };
-                if by_another_thread {
-                    format!("{:?}", thread::scope(|scope| scope.spawn(send).join().unwrap()))
-                } else {
-                    format!("{:?}", send())
-                }
-            }
-            Step::Receive { max, visibility } => {
-                let request = mailbox.receive().max_messages(max).visibility_timeout(seconds(visibility));
-                let received = request.blocking().unwrap();
-                let line = |message: &Message<u32>| {
-                    let since = message.enqueued_at.duration_since(std::time::SystemTime::from(start)).unwrap();
-                    format!("{} {} {since:?}", message.body, message.delivery_count)
-                };
-                let shown = received.iter().map(line).collect::<Vec<_>>().join(", ");
-                messages.extend(received);
-                shown
-            }
-            Step::Acknowledge(which) => format!("{:?}", at(which).map(|it| it.acknowledge().blocking().is_ok())),
-            Step::Nack(which, after) => {
-                format!("{:?}", at(which).map(|it| it.nack().visibility_timeout(seconds(after)).blocking().is_ok()))
-            }
-            Step::Extend(which, by) => {
-                format!("{:?}", at(which).map(|it| it.extend_visibility(seconds(by)).blocking().is_ok()))
-            }
-            Step::DeadLetter(which) => format!("{:?}", at(which).map(|it| it.dead_letter("bad").blocking().is_ok())),
-            Step::Count => format!("{:?}", mailbox.counts().blocking()),
-            Step::Peek => format!("{:?}", mailbox.peek(10).blocking().unwrap().iter().map(show).collect::<Vec<_>>()),
-            Step::Redrive => format!("{:?}", mailbox.dead_letters().redrive(1).blocking()),
-            Step::Purge => format!("{:?}", mailbox.purge().blocking()),
-            Step::Pass(time) => {
-                clock.advance(seconds(time));
-                String::new()
-            }
-        });
-    }
-    seen
-}
-
-#[test]
-fn nobody_can_tell_which_thread_sent() {
-    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(steps in prop::collection::vec(step(), 0..60), most in prop::option::of(1u32..4))| {
-        prop_assert_eq!(seen(&steps, most, false), seen(&steps, most, true));
-    });
-}
-
-/// A clock that jumps while it is read.
-#[derive(Debug)]
-struct Jumping {
-    clock: ManualClock,
-    reads_left: AtomicUsize,
-}
-
-impl Clock for Jumping {
-    fn now(&self) -> Moment {
-        if self.reads_left.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.clock.advance(Duration::from_secs(2));
-        }
-        self.clock.now()
-    }
-
-    fn set_alarm(&self, at: Moment, waker: Waker) -> Alarm {
-        self.clock.set_alarm(at, waker)
-    }
-
-    fn cancel_alarm(&self, alarm: Alarm) {
-        self.clock.cancel_alarm(alarm);
-    }
-}
-
-#[test]
-fn a_lease_that_ends_while_messages_are_taken_in_is_behind_them() {
-    for reads in 1..8 {
-        let clock = Arc::new(Jumping { clock: ManualClock::new(), reads_left: AtomicUsize::new(usize::MAX) });
-        let connection = Connection::new(MemoryBackend::with_clock(Arc::clone(&clock) as Arc<dyn Clock>));
-        let mailbox: Mailbox<u32> = connection.mailbox("jobs").unwrap();
-        mailbox.send(&1).blocking().unwrap();
-        let lease = mailbox.receive().visibility_timeout(Duration::from_secs(10)).blocking().unwrap();
-        clock.clock.advance(Duration::from_secs(9));
-        thread::scope(|scope| {
-            let send = || [2, 3].iter().for_each(|number| drop(mailbox.send(number).blocking().unwrap()));
-            scope.spawn(send).join().unwrap();
-        });
-        clock.reads_left.store(reads, Ordering::SeqCst);
-        let mut order = Vec::new();
-        while order.len() < 3 {
-            order.extend(mailbox.receive().blocking().unwrap().iter().map(|message| message.body));
-            if order.len() == 2 {
-                clock.clock.advance(Duration::from_secs(2));
-            }
-        }
-        assert_eq!(order, [2, 3, 1], "the clock jumped at its read {reads}");
-        drop(lease);
-    }
 }
