@@ -85,15 +85,21 @@ impl<T> Chunks<T> {
 
     #[inline(always)]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
-        let item = self.head.pop_front();
-        if self.head.is_empty() && self.rest.as_ref().is_some_and(|rest| rest.len > 0) {
-            self.advance();
+        if self.head.len() == 1 && self.rest.as_ref().is_some_and(|rest| rest.len > 0) {
+            return self.pop_last_of_head();
         }
+        // Nothing comes after this, so the item goes straight to where the caller wants it.
+        self.head.pop_front()
+    }
+
+    #[cold]
+    fn pop_last_of_head(&mut self) -> Option<T> {
+        let item = self.head.pop_front();
+        self.advance();
         item
     }
 
     /// The head is used up: the next chunk takes its place.
-    #[cold]
     fn advance(&mut self) {
         let Some(rest) = &mut self.rest else { return };
         let next = rest.full.pop_front().unwrap_or_else(|| mem::take(&mut rest.tail));

@@ -175,7 +175,11 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     /// [`Disconnected`](QueueError::Disconnected) when nothing is left and nothing will come.
     #[inline]
     pub fn recv_blocking(&self) -> Result<M, QueueError<M>> {
-        match self.queue().core().poll_leisurely(usize::MAX)? {
+        let core = self.queue().core();
+        if let Some(message) = core.poll_batch() {
+            return Ok(message);
+        }
+        match core.poll_leisurely(usize::MAX)? {
             Some(message) => Ok(message),
             None => self.recv_patiently(None),
         }
@@ -239,6 +243,8 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
     pub fn send_blocking(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
         let core = self.queue().core();
         match core.offer(core.enclose(message)) {
+            // By itself, so that the place for a message in the outcome is not copied.
+            Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
             Ok(outcome) => Ok(outcome.map(O::open)),
             Err(refusal) => self.send_patiently(refusal, None),
         }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use postbox_core::MailboxConsumer;
+use postbox_core::Mailbox;
 use postbox_core::shared::mailbox::{
     MailboxFactory, MailboxOptions, MailboxProducer, QueueMailbox, QueueMailboxProducer, ThreadSafe,
 };
@@ -86,7 +86,7 @@ impl Channel for Postbox {
     }
 
     fn try_recv<M: Payload>(rx: &mut Self::Rx<M>) -> Option<M> {
-        rx.try_dequeue().ok().flatten()
+        rx.dequeue()
     }
 
     fn share<M: Payload>(rx: &Self::Rx<M>) -> Option<Self::Rx<M>> {

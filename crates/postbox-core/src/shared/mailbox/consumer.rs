@@ -341,7 +341,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Mailbox<M> for QueueMailbox<M, O, C
 
     #[inline]
     fn dequeue(&self) -> Option<M> {
-        self.queue.core().try_poll().ok().flatten()
+        // As a match, so that the message is moved once.
+        match self.queue.core().try_poll() {
+            Ok(Some(message)) => Some(message),
+            _ => None,
+        }
     }
 
     fn is_empty(&self) -> bool {

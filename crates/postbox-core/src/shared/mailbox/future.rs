@@ -52,34 +52,42 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C>
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let mut item = this.item.take().expect("OfferFuture polled after it was ready");
-        loop {
-            let answer = match this.core.offer(item) {
-                Ok(outcome) => Ok(outcome.map(O::open)),
-                Err(QueueError::Full(back)) if this.core.may_wait(this.control) => {
-                    item = back;
-                    let registered = if this.control {
-                        this.core.register_control_sender(&mut this.ticket, context.waker())
-                    } else {
-                        this.core.register_sender(&mut this.ticket, context.waker())
-                    };
-                    if registered {
-                        this.item = Some(item);
-                        return Poll::Pending;
-                    }
-                    continue;
-                }
-                Err(error) => Err(this.core.refuse(error)),
-            };
-            if this.ticket.is_some() {
-                this.core.remove_sender(&mut this.ticket, this.control, true);
-            }
-            return Poll::Ready(answer);
+        if this.ticket.is_none() && this.core.offer_plainly(&mut this.item) {
+            return Poll::Ready(Ok(OfferOutcome::Accepted));
         }
+        this.poll_with_care(context)
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'_, M, O, C> {
+    #[inline(never)]
+    fn poll_with_care(&mut self, context: &mut Context<'_>) -> Poll<Result<OfferOutcome<M>, QueueError<M>>> {
+        let mut item = self.item.take().expect("OfferFuture polled after it was ready");
+        loop {
+            let answer = match self.core.offer(item) {
+                Ok(outcome) => Ok(outcome.map(O::open)),
+                Err(QueueError::Full(back)) if self.core.may_wait(self.control) => {
+                    item = back;
+                    let registered = if self.control {
+                        self.core.register_control_sender(&mut self.ticket, context.waker())
+                    } else {
+                        self.core.register_sender(&mut self.ticket, context.waker())
+                    };
+                    if registered {
+                        self.item = Some(item);
+                        return Poll::Pending;
+                    }
+                    continue;
+                }
+                Err(error) => Err(self.core.refuse(error)),
+            };
+            if self.ticket.is_some() {
+                self.core.remove_sender(&mut self.ticket, self.control, true);
+            }
+            return Poll::Ready(answer);
+        }
+    }
+
     /// Waits no more, and passes a notification on that came too late.
     fn leave(&mut self) {
         if self.ticket.is_some() {
@@ -135,15 +143,21 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
                     continue;
                 }
             };
-            if this.ticket.is_some() {
-                this.core.remove_receiver(&mut this.ticket, true);
-            }
+            this.finish();
             return Poll::Ready(answer);
         }
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
+    /// Waits no more: there is an answer.
+    #[inline(always)]
+    fn finish(&mut self) {
+        if self.ticket.is_some() {
+            self.core.remove_receiver(&mut self.ticket, true);
+        }
+    }
+
     /// Waits no more, and passes a notification on that came too late.
     fn leave(&mut self) {
         if self.ticket.is_some() {

@@ -17,6 +17,16 @@ const LONGEST_LINGER: usize = 512;
 const EXCHANGE_ABOVE: usize = 2;
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+    /// The usual case of a receive, which moves the message once: the next of a batch that was taken in before. `None`
+    /// says nothing; then it is [`try_poll`](Self::try_poll)'s turn.
+    #[inline(always)]
+    pub(crate) fn poll_batch(&self) -> Option<M> {
+        if !O::Store::KEEPS_ARRIVAL || self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
+            return None;
+        }
+        self.take_stored().map(O::open)
+    }
+
     #[inline]
     pub(crate) fn try_poll(&self) -> Result<Option<M>, QueueError<M>> {
         if self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
@@ -133,14 +143,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             return self.take_sorted();
         }
         loop {
-            if self.front.stored.observe() != 0 {
-                let mut store = self.front.store.lock();
-                if let Some(item) = store.pop() {
-                    self.popped_one(&store);
-                    drop(store);
-                    self.wake_sender();
-                    return Some(item);
-                }
+            if let Some(item) = self.take_stored() {
+                return Some(item);
             }
             if self.is_drained() {
                 return None;
@@ -152,31 +156,42 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             }
             let waiting = inbox.arrived.len();
             self.learn(waiting);
-            let item = if waiting > EXCHANGE_ABOVE
+            if waiting > EXCHANGE_ABOVE
                 && let Some(mut store) = self.front.store.try_lock()
             {
                 self.exchange(&mut store, &mut inbox);
                 drop(inbox);
-                let item = store.pop();
+                let item = store.pop()?;
                 self.popped_one(&store);
-                item
-            } else {
-                let item = inbox.arrived.pop_front();
-                if item.is_some() {
-                    // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
-                    self.front.popped.publish(self.front.popped.get().wrapping_add(1));
-                }
-                drop(inbox);
-                item
-            };
-            if item.is_some() {
+                drop(store);
                 self.wake_sender();
+                return Some(item);
             }
-            return item;
+            let item = inbox.arrived.pop_front()?;
+            // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
+            self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+            drop(inbox);
+            self.wake_sender();
+            return Some(item);
         }
     }
 
+    /// Takes the next regular message of a batch that was taken in before.
+    #[inline(always)]
+    fn take_stored(&self) -> Option<O::Item> {
+        if self.front.stored.observe() == 0 {
+            return None;
+        }
+        let mut store = self.front.store.lock();
+        let item = store.pop()?;
+        self.popped_one(&store);
+        drop(store);
+        self.wake_sender();
+        Some(item)
+    }
+
     /// Takes the most urgent message, after all that has arrived is sorted in.
+    #[inline]
     fn take_sorted(&self) -> Option<O::Item> {
         if self.is_drained() {
             return None;

@@ -9,6 +9,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     #[inline]
     pub(crate) fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
         match self.offer(self.order.enclose(message)) {
+            // By itself, so that the place for a message in the outcome is not copied.
+            Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
             Ok(outcome) => Ok(outcome.map(O::open)),
             Err(refusal) => Err(self.refuse(refusal)),
         }
@@ -53,6 +55,26 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         drop(inbox);
         self.wake_receiver();
         Ok(OfferOutcome::Accepted)
+    }
+
+    /// The usual case of [`offer`](Self::offer), which moves the message once, from where it is to its place: `true` if it
+    /// was taken. `false` says nothing, and leaves it there.
+    #[inline(always)]
+    pub(crate) fn offer_plainly(&self, item: &mut Option<O::Item>) -> bool {
+        if !O::Store::KEEPS_ARRIVAL || item.as_ref().is_none_or(|item| self.order.is_control(item)) {
+            return false;
+        }
+        let mut inbox = self.back.inbox.lock();
+        let pushed = self.back.pushed.get();
+        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
+            return false;
+        }
+        let Some(item) = item.take() else { return false };
+        inbox.arrived.push_back(item);
+        self.back.pushed.publish(pushed.wrapping_add(1));
+        drop(inbox);
+        self.wake_receiver();
+        true
     }
 
     #[inline(never)]
