@@ -18,8 +18,16 @@ use crate::report::{Contender, Settings, measure};
 const SUITE: &str = "core";
 const CAPACITY: usize = 1024;
 
+/// How many messages go through a channel in a round, between threads or tasks: a tenth of a second at least. In a fifth of
+/// that, where the system put the threads at first decides: on one processor nothing has to change processors.
+const MESSAGES: usize = 2_500_000;
+
+/// How many of these longer rounds there are.
+const ROUNDS: usize = 9;
+
 /// Runs the whole suite.
 pub(crate) fn run(settings: &Settings) {
+    let settings = &Settings { most_rounds: ROUNDS, ..settings.clone() };
     for_payload::<Words<1>>(settings);
     for_payload::<Words<8>>(settings);
     ping_pong(settings);
@@ -34,7 +42,7 @@ fn for_payload<M: Payload>(settings: &Settings) {
     for (kind, capacity) in [("bounded", Some(CAPACITY)), ("unbounded", None)] {
         for (shape, producers, consumers) in [("spsc", 1, 1), ("mpsc", 4, 1), ("mpmc", 2, 2)] {
             let scenario = name(&format!("{shape}/{kind}"));
-            blocking::<M>(settings, &scenario, 500_000, |channel| channel.threads(capacity, producers, consumers));
+            blocking::<M>(settings, &scenario, MESSAGES, |channel| channel.threads(capacity, producers, consumers));
         }
         async_mpsc::<M>(settings, &name(&format!("async-mpsc/{kind}")), capacity);
     }
@@ -204,7 +212,7 @@ fn async_mpsc<M: Payload>(settings: &Settings, scenario: &str, capacity: Option<
     ];
     let contenders =
         contenders.into_iter().filter_map(|(system, run)| run.map(|run| Contender { system, run })).collect();
-    measure(settings, SUITE, scenario, 400_000, contenders);
+    measure(settings, SUITE, scenario, MESSAGES, contenders);
 }
 
 /// One message goes there and back: between two threads, and between two tasks.

@@ -66,7 +66,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
         let mut inbox = self.back.inbox.lock();
         let pushed = self.back.pushed.get();
-        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
+        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0
+            && (self.flags.get() & (CLOSED | WATCHED | AWAITED) != 0 || !self.has_room(&mut inbox))
+        {
             return false;
         }
         let Some(item) = item.take() else { return false };
