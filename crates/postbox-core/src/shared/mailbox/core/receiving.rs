@@ -12,6 +12,10 @@ const GOOD_BATCH: usize = 512;
 /// stream that is dense enough for it brings hundreds.
 const LONGEST_LINGER: usize = 512;
 
+/// Up to so many bytes, letting messages gather pays. With larger ones a line of memory changes processors for each of them,
+/// which costs more than to meet the producers.
+const GATHERED_BYTES: usize = 32;
+
 /// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
 /// than an exchange. More are taken at once.
 const EXCHANGE_ABOVE: usize = 2;
@@ -43,9 +47,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// that. See `learn`.
     #[inline]
     pub(crate) fn poll_leisurely(&self, most: usize) -> Result<Option<M>, QueueError<M>> {
-        let linger = self.linger.get();
-        if linger > 0 && self.front.stored.get() == 0 {
-            self.gather(linger, most);
+        if size_of::<M>() <= GATHERED_BYTES {
+            let linger = self.linger.get();
+            if linger > 0 && self.front.stored.get() == 0 {
+                self.gather(linger, most);
+            }
         }
         self.try_poll()
     }
@@ -155,7 +161,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 continue;
             }
             let waiting = inbox.arrived.len();
-            self.learn(waiting);
+            if size_of::<M>() <= GATHERED_BYTES {
+                self.learn(waiting);
+            }
             if waiting > EXCHANGE_ABOVE
                 && let Some(mut store) = self.front.store.try_lock()
             {
