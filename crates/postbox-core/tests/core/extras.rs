@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use postbox_core::shared::mailbox::*;
 use postbox_core::{BoundedMailbox, PriorityMailbox, UnboundedMailbox};
 
-use crate::support::drain;
+use crate::support::{drain, poll_once};
 
 #[test]
 fn outcomes_carry_the_message() {
@@ -174,6 +175,62 @@ impl Log {
     fn take(&self) -> Vec<MailboxEvent> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
+}
+
+#[test]
+fn a_future_that_sends_is_refused_and_told_of_like_a_send_at_once() {
+    for capacity in [1, 8] {
+        let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(capacity));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        producer.set_scheduler_hook(Some(Arc::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        })));
+        assert!(poll_once(&mut producer.send(1)).is_ready());
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "the hook is told");
+        producer.set_scheduler_hook(None);
+        assert_eq!(mailbox.dequeue(), Some(1));
+
+        let log = Arc::new(Log::default());
+        producer.set_metrics_sink(Some(log.clone()));
+        assert!(poll_once(&mut producer.send(2)).is_ready());
+        assert_eq!(log.take()[0], MailboxEvent::Enqueued, "the sink is told");
+        producer.set_metrics_sink(None);
+        assert_eq!(mailbox.dequeue(), Some(2));
+
+        mailbox.close();
+        assert_eq!(poll_once(&mut producer.send(3)), Poll::Ready(Err(QueueError::Closed(3))));
+        assert_eq!(mailbox.dequeue(), None);
+    }
+}
+
+/// Several messages are taken out of the producers' reach at once, and handed out one by one.
+#[test]
+fn a_thread_that_is_handed_a_batch_heeds_what_happens_meanwhile() {
+    let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(16));
+    (0..8).for_each(|n| producer.try_send(n).unwrap());
+    assert_eq!(mailbox.recv_blocking(), Ok(0));
+
+    producer.try_send_control(100).unwrap();
+    assert_eq!(mailbox.recv_blocking(), Ok(100), "control messages overtake");
+    assert_eq!(mailbox.recv_blocking(), Ok(1));
+
+    let log = Arc::new(Log::default());
+    producer.set_metrics_sink(Some(log.clone()));
+    assert_eq!(mailbox.recv_blocking(), Ok(2));
+    assert_eq!(log.take()[0], MailboxEvent::Dequeued, "the sink is told");
+    producer.set_metrics_sink(None);
+
+    mailbox.suspend();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| mailbox.recv_blocking());
+        while mailbox.queue().waiting_receivers() == 0 {
+            assert!(!receiver.is_finished(), "nothing leaves a mailbox that is suspended");
+            thread::yield_now();
+        }
+        mailbox.resume();
+        assert_eq!(receiver.join().unwrap(), Ok(3));
+    });
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Futures polled by hand: pending, ready, dropped, polled again with another waker (L17).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Poll;
 
 use postbox_core::shared::mailbox::*;
@@ -81,38 +80,6 @@ fn futures_do_nothing_until_polled() {
     producer.try_send(2).unwrap();
     drop(mailbox.recv());
     assert_eq!(mailbox.size(), 1);
-}
-
-#[test]
-fn an_offer_is_refused_and_told_of_like_a_message_that_is_sent_at_once() {
-    #[derive(Default)]
-    struct Log(Mutex<Vec<MailboxEvent>>);
-    impl MetricsSink for Log {
-        fn record(&self, event: MailboxEvent) {
-            self.0.lock().unwrap().push(event);
-        }
-    }
-    for capacity in [1, 8] {
-        let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(capacity));
-        let calls = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&calls);
-        producer.set_scheduler_hook(Some(Arc::new(move || drop(counted.fetch_add(1, Ordering::Relaxed)))));
-        assert!(poll_once(&mut producer.send(1)).is_ready());
-        assert_eq!(calls.load(Ordering::Relaxed), 1, "the hook is told");
-        producer.set_scheduler_hook(None);
-        assert_eq!(mailbox.dequeue(), Some(1));
-
-        let log = Arc::new(Log::default());
-        producer.set_metrics_sink(Some(log.clone()));
-        assert!(poll_once(&mut producer.send(2)).is_ready());
-        assert!(log.0.lock().unwrap().contains(&MailboxEvent::Enqueued), "the sink is told");
-        producer.set_metrics_sink(None);
-        assert_eq!(mailbox.dequeue(), Some(2));
-
-        mailbox.close();
-        assert_eq!(poll_once(&mut producer.send(3)), Poll::Ready(Err(QueueError::Closed(3))));
-        assert_eq!(mailbox.dequeue(), None);
-    }
 }
 
 #[test]
