@@ -3,8 +3,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -65,34 +66,30 @@ impl Drop for Workers {
     }
 }
 
-/// The worker that is to be killed, and when it last began to work on a message.
+/// The worker that is to be killed, and word of each message that it begins to work on.
 struct Victim {
     worker: Workers,
-    began: Arc<Mutex<Option<Instant>>>,
+    begun: Receiver<()>,
 }
 
 impl Victim {
     fn start(file: &Path) -> Result<Self, Failure> {
         let mut child = start_worker(file, true)?;
-        let began = Arc::<Mutex<Option<Instant>>>::default();
+        let (begins, begun) = mpsc::channel();
         if let Some(output) = child.stdout.take() {
-            let began = Arc::clone(&began);
             std::thread::spawn(move || {
                 for _ in BufReader::new(output).lines().map_while(Result::ok) {
-                    *lock(&began) = Some(Instant::now());
+                    let _ = begins.send(());
                 }
             });
         }
-        Ok(Victim { worker: Workers(vec![child]), began })
+        Ok(Victim { worker: Workers(vec![child]), begun })
     }
 
-    /// Kills it as soon as it is in the middle of its work.
+    /// Kills it when it next begins to work on a message.
     fn kill(self) {
-        let patience = Instant::now() + Duration::from_secs(2);
-        let is_working = || lock(&self.began).is_some_and(|began| began.elapsed() < Duration::from_millis(10));
-        while !is_working() && Instant::now() < patience {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.begun.try_iter().for_each(drop);
+        let _ = self.begun.recv_timeout(Duration::from_secs(2));
         drop(self.worker);
     }
 }

@@ -99,22 +99,23 @@ impl SqliteBackend {
     /// [`Error::Connection`] if it cannot be used, with the reason.
     pub fn open_with(path: impl AsRef<Path>, synchronous: Synchronous) -> Result<Self, Error> {
         let path = path.as_ref();
-        let known = || identity(path).and_then(|file| opened().get(&(file, synchronous))?.upgrade());
-        if let Some(inner) = known() {
+        let known = identity(path).and_then(|file| opened().get(&(file, synchronous))?.upgrade());
+        if let Some(inner) = known {
             return Ok(SqliteBackend { inner });
         }
         // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
         let connection = schema::open(path, synchronous)?;
-        if let Some(inner) = known() {
-            return Ok(SqliteBackend { inner });
-        }
         let canonical = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let inner = Arc::new(Inner { queue: Queue::start(canonical.clone(), connection), path: canonical });
-        if let Some(file) = identity(path) {
-            let mut opened = opened();
-            opened.retain(|_, inner| inner.strong_count() > 0);
-            opened.insert((file, synchronous), Arc::downgrade(&inner));
-        }
+        let start = || Arc::new(Inner { queue: Queue::start(canonical.clone(), connection), path: canonical });
+        let Some(file) = identity(path) else { return Ok(SqliteBackend { inner: start() }) };
+        let key = (file, synchronous);
+        let mut opened = opened();
+        opened.retain(|_, inner| inner.strong_count() > 0);
+        let inner = opened.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let inner = start();
+            opened.insert(key, Arc::downgrade(&inner));
+            inner
+        });
         Ok(SqliteBackend { inner })
     }
 }
@@ -174,5 +175,30 @@ pub(crate) fn send_within(
             Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })
         }
         Stored::NotAUuid => Err(Error::invalid("message id", &message.id, "a UUID")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_opened_by_many_at_once_is_open_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..300 {
+            let path = folder.path().join(format!("{round}.db"));
+            let start = Barrier::new(8);
+            let opened: Vec<SqliteBackend> = std::thread::scope(|scope| {
+                let open = || {
+                    start.wait();
+                    SqliteBackend::open(&path).unwrap()
+                };
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(opened.iter().all(|other| Arc::ptr_eq(&other.inner, &opened[0].inner)));
+        }
     }
 }
