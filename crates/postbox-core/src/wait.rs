@@ -189,13 +189,19 @@ impl List {
         Ticket { index, generation: slot.generation }
     }
 
+    #[inline]
     fn take_first(&mut self) -> Option<Waker> {
         if self.head == NONE { None } else { self.take(self.head) }
     }
 
     /// Takes a waiter out of the list and frees its slot; its ticket is of an old generation from now on.
+    #[inline]
     fn take(&mut self, index: u32) -> Option<Waker> {
-        self.unlink(index);
+        if self.head == self.tail {
+            (self.head, self.tail) = (NONE, NONE);
+        } else {
+            self.unlink(index);
+        }
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         slot.next = self.free;

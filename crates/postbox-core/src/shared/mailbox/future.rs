@@ -132,6 +132,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if this.core.has_nothing() && this.core.register_receiver(&mut this.ticket, context.waker()) {
+            return Poll::Pending;
+        }
         loop {
             let answer = match this.core.poll_leisurely(MOST_PAUSES) {
                 Ok(Some(message)) => Ok(message),

@@ -77,6 +77,9 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     pub(crate) senders: WaitQueue<C>,
     /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
     linger: C::Count,
+    /// Whether messages come in a stream: more than 0 if a receiver that met the producers has found several, not long ago. A hint,
+    /// too.
+    flows: C::Count,
     /// How patiently threads wait awake, for a message and for room: see `park.rs`.
     #[cfg(feature = "std")]
     pub(crate) receive_patience: C::Count,
@@ -162,6 +165,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             receivers: WaitQueue::new(),
             senders: WaitQueue::new(),
             linger: C::Count::new(0),
+            flows: C::Count::new(0),
             #[cfg(feature = "std")]
             receive_patience: C::Count::new(INITIAL_PATIENCE),
             #[cfg(feature = "std")]

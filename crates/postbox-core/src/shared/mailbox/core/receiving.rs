@@ -16,6 +16,9 @@ const LONGEST_LINGER: usize = 512;
 /// which costs more than to meet the producers.
 const GATHERED_BYTES: usize = 32;
 
+/// After so many single messages in a row they are no stream.
+const STREAM: usize = 32;
+
 /// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
 /// than an exchange. More are taken at once.
 const EXCHANGE_ABOVE: usize = 2;
@@ -56,6 +59,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         self.try_poll()
     }
 
+    /// Whether there is nothing, and messages come one by one: then a receiver had better wait at once. `false` says nothing.
+    /// In a stream the next message is often there before a receiver has come to waiting, and it is not woken for it.
+    #[inline(always)]
+    pub(crate) fn has_nothing(&self) -> bool {
+        self.flags.get() & !AWAITED == 0 && self.flows.get() == 0 && self.is_drained()
+    }
+
     #[inline(never)]
     fn gather(&self, linger: usize, most: usize) {
         for _ in 0..linger.min(most) {
@@ -71,6 +81,10 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// let more gather next time. If they come one by one, waiting only delays them.
     #[inline(never)]
     fn learn(&self, taken: usize) {
+        self.flows.set(if taken > 1 { STREAM } else { self.flows.get().saturating_sub(1) });
+        if size_of::<M>() > GATHERED_BYTES {
+            return;
+        }
         let linger = self.linger.get();
         // A quarter of the room at the most: the producers must not run full meanwhile.
         let good = GOOD_BATCH.min(self.capacity.get() / 4);
@@ -161,7 +175,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 continue;
             }
             let waiting = inbox.arrived.len();
-            if size_of::<M>() <= GATHERED_BYTES {
+            if waiting > 1 || self.flows.get() > 0 || self.linger.get() > 0 {
                 self.learn(waiting);
             }
             if waiting > EXCHANGE_ABOVE
