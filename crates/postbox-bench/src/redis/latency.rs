@@ -1,4 +1,5 @@
-//! How long it takes from the call of `send` until a receiver that waits has the message, and how long a `PING` takes.
+//! How long it takes from the call of `send` until a receiver that waits has the message, in the process that sends or apart
+//! from it, and how long a `PING` takes.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -49,7 +50,16 @@ impl Waiting for Omniqueue {
 impl<Q: Waiting> Pair<Q> {
     async fn open(server: &Redis) -> Self {
         let mut handles = Q::open(server, &name(), 2).await;
-        let (mut receiver, sender) = (handles.remove(0), handles.remove(0));
+        Self::of(handles.remove(0), handles.remove(0))
+    }
+
+    /// The receiver has a connection of its own, as in another process.
+    async fn open_apart(server: &Redis) -> Self {
+        let name = name();
+        Self::of(Q::open(server, &name, 1).await.remove(0), Q::open(server, &name, 1).await.remove(0))
+    }
+
+    fn of(mut receiver: Q, sender: Q) -> Self {
         let (arrived, arrivals) = mpsc::unbounded_channel();
         tokio::spawn(async move { while arrived.send(receiver.wait().await).is_ok() {} });
         Pair { sender, arrivals, took: Vec::new() }
@@ -75,10 +85,14 @@ pub(super) fn run(settings: &Settings, server: &Redis) {
     }
     runtime().block_on(async {
         let mut ping = connect(server).await;
-        let (mut ours, mut omniqueue) = (Pair::<Postbox>::open(server).await, Pair::<Omniqueue>::open(server).await);
+        let (mut ours, mut apart) = (Pair::<Postbox>::open(server).await, Pair::<Postbox>::open_apart(server).await);
+        let mut omniqueue = Pair::<Omniqueue>::open(server).await;
         let mut pings = Vec::new();
-        for _ in 0..settings.scale(3_000) {
-            ours.once().await;
+        for round in 0..settings.scale(3_000) {
+            // In turn, since whoever comes second finds the server warm.
+            let (first, second) = if round % 2 == 0 { (&mut ours, &mut apart) } else { (&mut apart, &mut ours) };
+            first.once().await;
+            second.once().await;
             omniqueue.once().await;
             pause().await;
             let start = Instant::now();
@@ -86,6 +100,7 @@ pub(super) fn run(settings: &Settings, server: &Redis) {
             pings.push(start.elapsed());
         }
         print(settings, Postbox::NAME, &mut ours.took);
+        print(settings, "postbox-apart", &mut apart.took);
         print(settings, Omniqueue::NAME, &mut omniqueue.took);
         print(settings, "limit-ping", &mut pings);
     });

@@ -173,13 +173,13 @@ impl Post {
     }
 
     async fn run(&self, script: &'static Script, keys: &[String], arguments: &[Bytes]) -> Result<Value, Error> {
-        match self.link.run(script.call(keys, arguments)).await {
-            Ok(value) => {
-                self.settings_are_written(arguments);
-                Ok(value)
-            }
-            Err(fault) => Err(self.error(fault)),
-        }
+        self.read(self.link.run(script.call(keys, arguments)).await, arguments)
+    }
+
+    fn read<T>(&self, answer: Result<T, Fault>, arguments: &[Bytes]) -> Result<T, Error> {
+        let answer = answer.map_err(|fault| self.error(fault))?;
+        self.settings_are_written(arguments);
+        Ok(answer)
     }
 
     fn error(&self, fault: Fault) -> Error {
@@ -271,13 +271,18 @@ impl Post {
             }
         }
         let wanted = self.link.manners.min_replicas;
-        let (answer, reached) = if wanted == 0 {
-            (self.run(&script::SEND, &self.sends.keys, &arguments).await?, 0)
+        let call = script::SEND.call(&self.sends.keys, &arguments);
+        let (answer, reached) = if wanted > 0 {
+            self.read(self.link.run_durably(call).await, &arguments)?
         } else {
-            let run = self.link.run_durably(script::SEND.call(&self.sends.keys, &arguments)).await;
-            let answer = run.map_err(|fault| self.error(fault))?;
-            self.settings_are_written(&arguments);
-            answer
+            // Those who wait in this process ask right behind it, before they hear of it from the server. Should that be too
+            // early, or too many, what the server says of it wakes them again.
+            let tell = || {
+                if is_plain {
+                    self.link.hubs.wake(&self.channel, messages.len() as u64);
+                }
+            };
+            (self.read(self.link.run_and_tell(call, tell).await, &arguments)?, 0)
         };
         let mut parts = list(answer).into_iter();
         if integer(&parts.next().unwrap_or_default()) == 1 {

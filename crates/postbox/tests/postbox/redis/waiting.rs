@@ -114,6 +114,37 @@ fn nobody_asks_while_nothing_comes() {
     assert!(answer.join().unwrap().unwrap());
 }
 
+/// One who waits where it is sent asks right behind the send: here the server tells nobody.
+#[test]
+fn a_wait_in_the_process_that_sends_needs_no_word_of_the_server() {
+    let redis = Redis::builder().user("mute", "on >secret ~* &* +@all -publish -spublish").start();
+    let connection = apart(&format!("redis://mute:secret@127.0.0.1:{}", redis.port()));
+    // From here on the server knows the script that sends, and runs it when it is first asked.
+    jobs(&connection).send(&0).blocking().unwrap();
+    assert_eq!(waiting_for_one(&connection).join().unwrap(), 0);
+    for number in 0..20 {
+        let waiting = waiting_for_one(&connection);
+        until("a subscription", || listeners(&redis) == 1);
+        jobs(&connection).send(&number).blocking().unwrap();
+        assert_eq!(waiting.join().unwrap(), number);
+        until("the end of the subscription", || listeners(&redis) == 0);
+    }
+}
+
+/// The send has to be repeated with its source, so whoever asks right behind it asks too early.
+#[test]
+fn a_wait_that_asks_before_a_send_is_done_asks_again() {
+    let redis = Redis::start();
+    let connection = apart(&redis.url());
+    let waiting = waiting_for_one(&connection);
+    until("a subscription", || listeners(&redis) == 1);
+    redis.command(&["SCRIPT", "FLUSH"]);
+    // The script that receives is known again, the one that sends is not.
+    assert!(jobs(&connection).receive().blocking().unwrap().is_empty());
+    jobs(&connection).send(&1).blocking().unwrap();
+    assert_eq!(waiting.join().unwrap(), 1);
+}
+
 #[test]
 fn a_wait_wakes_for_what_another_client_delayed_or_leased() {
     let redis = Redis::start();
