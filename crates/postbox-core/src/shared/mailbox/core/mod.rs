@@ -77,8 +77,8 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     pub(crate) senders: WaitQueue<C>,
     /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
     linger: C::Count,
-    /// Whether messages come in a stream: more than 0 if a receiver that met the producers has found several, not long ago. A hint,
-    /// too.
+    /// Whether messages come in a stream: more than 0 if a receiver that met the producers of a FIFO mailbox has found several,
+    /// not long ago. A hint, too.
     flows: C::Count,
     /// How patiently threads wait awake, for a message and for room: see `park.rs`.
     #[cfg(feature = "std")]
