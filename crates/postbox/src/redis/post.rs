@@ -276,7 +276,7 @@ impl Post {
             self.read(self.link.run_durably(call).await, &arguments)?
         } else {
             // Those who wait in this process ask right behind it, before they hear of it from the server. Should that be too
-            // early, or too many, what the server says of it wakes them again.
+            // early, they hear of it then.
             let tell = || {
                 if is_plain {
                     self.link.hubs.wake(&self.channel, messages.len() as u64);
