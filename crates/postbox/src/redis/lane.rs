@@ -3,21 +3,32 @@
 //! remember the last one.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Of many jobs a request takes so many, or a third of them: while the server is busy with it, the next one gathers.
-const SHARE: usize = 24;
+use bytes::Bytes;
+
+/// Of the jobs of a mailbox a request takes at most half, if that is in this range, or a third, if that is more: while the
+/// server is busy with it, those who ask are busy with what came before, and the next one gathers.
+const SHARE: (usize, usize) = (8, 24);
+/// Each request forgets this part of the crowd that was there.
+const FORGETS: usize = 32;
 /// Where a request takes longer, it is not the server that is busy: then a request takes all.
 const NEAR: Duration = Duration::from_millis(2);
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;
 const MOST_BYTES: usize = 4 << 20;
 
+/// How many jobs of a mailbox wait or are under way, in all its lanes.
+#[derive(Clone, Default)]
+pub(super) struct Crowd(Arc<AtomicUsize>);
+
 pub(super) struct Lane<J> {
     state: Mutex<State<J>>,
-    /// All keys of the mailbox, with this lane's own among them.
-    pub(super) keys: Vec<String>,
+    /// Under this name the server remembers its last operation.
+    pub(super) name: Bytes,
+    crowd: Crowd,
     /// Whether it takes turns with the mailbox's other lanes.
     pub(super) takes_turns: bool,
 }
@@ -29,6 +40,8 @@ struct State<J> {
     last: usize,
     /// How long it took.
     took: Duration,
+    /// How large the crowd was lately: of a closed circle some are always between two jobs.
+    crowd: usize,
 }
 
 /// How large a job is: its entries, and their bytes.
@@ -37,20 +50,21 @@ pub(super) trait Weight {
 }
 
 impl<J: Weight> Lane<J> {
-    pub(super) fn new(keys: Vec<String>) -> Self {
-        let state = State { waiting: VecDeque::new(), is_busy: false, last: 0, took: Duration::ZERO };
-        Lane { state: Mutex::new(state), keys, takes_turns: true }
+    pub(super) fn new(name: Bytes, crowd: &Crowd) -> Self {
+        let state = State { waiting: VecDeque::new(), is_busy: false, last: 0, took: Duration::ZERO, crowd: 0 };
+        Lane { state: Mutex::new(state), name, crowd: crowd.clone(), takes_turns: true }
     }
 
     /// One that waits for no other, and that no other waits for.
-    pub(super) fn apart(keys: Vec<String>) -> Self {
-        Lane { takes_turns: false, ..Self::new(keys) }
+    pub(super) fn apart(name: Bytes, crowd: &Crowd) -> Self {
+        Lane { takes_turns: false, ..Self::new(name, crowd) }
     }
 
     /// Takes a job. Whether the caller has to start the work.
     pub(super) fn push(&self, job: J) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting.push_back(job);
+        self.crowd.0.fetch_add(1, Ordering::Relaxed);
         !std::mem::replace(&mut state.is_busy, true)
     }
 
@@ -72,15 +86,19 @@ impl<J: Weight> Lane<J> {
         }
     }
 
-    /// The request with what was taken last has ended.
-    pub(super) fn ended(&self, took: Duration) {
+    /// The request with what was taken last has its answer. To be said before those who wait for it are told: they come back.
+    pub(super) fn ended(&self, many: usize, took: Duration) {
+        self.crowd.0.fetch_sub(many, Ordering::Relaxed);
         self.state.lock().unwrap_or_else(PoisonError::into_inner).took = took;
     }
 
     /// What goes into the next request. Nothing: the work has ended.
     pub(super) fn take(&self) -> Vec<J> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = if state.took < NEAR { SHARE.max(state.waiting.len() / 3) } else { usize::MAX };
+        let before = state.crowd - state.crowd.div_ceil(FORGETS);
+        state.crowd = self.crowd.0.load(Ordering::Relaxed).max(before);
+        let share = (state.crowd / 2).clamp(SHARE.0, SHARE.1).max(state.crowd / 3);
+        let most = if state.took < NEAR { share } else { usize::MAX };
         let (mut entries, mut bytes, mut many) = (0, 0, 0);
         for job in state.waiting.iter().take(most) {
             let (more, larger) = job.weight();
@@ -105,25 +123,65 @@ mod tests {
         }
     }
 
+    fn lane(crowd: &Crowd) -> Lane<()> {
+        Lane::new(Bytes::new(), crowd)
+    }
+
+    fn push(lane: &Lane<()>, many: usize) {
+        for _ in 0..many {
+            lane.push(());
+        }
+    }
+
     #[test]
-    fn a_request_to_a_near_server_takes_a_share_and_one_to_a_far_server_all() {
-        let lane = Lane::new(Vec::new());
-        let push = |many: usize| {
-            for _ in 0..many {
-                lane.push(());
+    fn a_request_takes_the_share_that_suits_the_crowd() {
+        for (crowd, shares) in [
+            (1, vec![1]),
+            (8, vec![8]),
+            (16, vec![8, 8]),
+            (40, vec![20, 20]),
+            (64, vec![24, 24, 16]),
+            (300, vec![100; 3]),
+        ] {
+            let lane = lane(&Crowd::default());
+            push(&lane, crowd);
+            for share in shares {
+                assert_eq!(lane.take().len(), share, "of {crowd}");
             }
-        };
-        push(20);
+            assert!(lane.take().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_crowd_is_that_of_all_lanes_and_is_remembered_for_a_while() {
+        let crowd = Crowd::default();
+        let (lane, other) = (lane(&crowd), lane(&crowd));
+        push(&other, 30);
+        push(&lane, 20);
         assert_eq!(lane.take().len(), 20);
-        push(60);
-        assert_eq!(lane.take().len(), SHARE);
-        push(300 - 36);
-        assert_eq!(lane.take().len(), 100);
-        lane.ended(NEAR);
-        assert_eq!(lane.take().len(), 200);
-        push(MOST_ENTRIES + 1);
+        lane.ended(20, Duration::ZERO);
+        other.ended(30, Duration::ZERO);
+        // All are between two operations; some come back sooner than others.
+        push(&lane, 20);
+        assert_eq!(lane.take().len(), 20);
+        lane.ended(20, Duration::ZERO);
+        for _ in 0..100 {
+            push(&lane, 1);
+            assert_eq!(lane.take().len(), 1);
+            lane.ended(1, Duration::ZERO);
+        }
+        push(&lane, 16);
+        assert_eq!(lane.take().len(), 8);
+    }
+
+    #[test]
+    fn a_request_to_a_far_server_takes_all_that_it_may() {
+        let lane = lane(&Crowd::default());
+        lane.ended(0, NEAR);
+        push(&lane, 300);
+        assert_eq!(lane.take().len(), 300);
+        push(&lane, MOST_ENTRIES + 1);
         assert_eq!(lane.take().len(), MOST_ENTRIES);
-        lane.ended(Duration::ZERO);
         assert_eq!(lane.take().len(), 1);
         assert!(lane.take().is_empty());
     }

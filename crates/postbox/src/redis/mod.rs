@@ -161,7 +161,7 @@ impl Backend for RedisBackend {
             };
             let known = list(known).into_iter().filter_map(|name| named(&String::from_utf8_lossy(&bytes(name))).ok());
             let looks = known.map(|name| async {
-                let exists = link.command(cmd("EXISTS").arg(format!("{}:meta", tag(&name)))).await;
+                let exists = link.command(cmd("HEXISTS").arg(format!("{}:meta", tag(&name))).arg("made")).await;
                 exists.map(|exists| (name, integer(&exists) == 1))
             });
             let mut names = Vec::new();

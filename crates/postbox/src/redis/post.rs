@@ -9,7 +9,7 @@ use redis::{Value, cmd};
 
 use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, tag, wishes};
 use super::fault::Fault;
-use super::lane::{Lane, Weight};
+use super::lane::{Crowd, Lane, Weight};
 use super::link::Link;
 use super::script::{self, Script};
 use crate::address::MailboxName;
@@ -30,11 +30,12 @@ pub(super) struct Post {
     pub(super) link: Arc<Link>,
     pub(super) name: MailboxName,
     pub(super) channel: String,
+    keys: Vec<String>,
     sends: Lane<Sending>,
     receives: Lane<Receiving>,
     acts: Lane<Acting>,
-    /// The keys for everything else, of which one is done at a time.
-    other: tokio::sync::Mutex<Vec<String>>,
+    /// The name of the lane of everything else, of which one is done at a time.
+    other: tokio::sync::Mutex<Bytes>,
     settings: Mutex<Settings>,
     /// The lanes take turns: while two have their requests under way, one at the server and one behind it, the third gathers.
     turn: tokio::sync::Semaphore,
@@ -96,33 +97,35 @@ pub(super) const BURY: &[u8] = b"D";
 impl Post {
     pub(super) fn new(link: Arc<Link>, name: MailboxName) -> Arc<Self> {
         let tag = tag(&name);
-        let keys = |lane: &str| {
-            let own = format!("op:{}:{lane}", link.client);
-            let names = [
-                "meta",
-                "pending",
-                "invisible",
-                "data",
-                &own,
-                "delayed",
-                "special",
-                "expiring",
-                "behind",
-                "heads",
-                "dead",
-                "graves",
-                "dedup",
-                "dedups",
-            ];
-            names.iter().map(|name| format!("{tag}:{name}")).collect::<Vec<_>>()
-        };
+        let names = [
+            "meta",
+            "pending",
+            "invisible",
+            "data",
+            "delayed",
+            "special",
+            "expiring",
+            "behind",
+            "heads",
+            "dead",
+            "graves",
+            "dedup",
+            "dedups",
+        ];
+        let crowd = Crowd::default();
+        let lane = |kind: &str| Bytes::from(format!("op:{}:{kind}", link.client));
         Arc::new(Post {
             channel: format!("{tag}:wake"),
+            keys: names.iter().map(|name| format!("{tag}:{name}")).collect(),
             // The wait for replicas is on a connection of its own: nobody waits for it in turn.
-            sends: if link.manners.min_replicas > 0 { Lane::apart(keys("send")) } else { Lane::new(keys("send")) },
-            receives: Lane::new(keys("receive")),
-            acts: Lane::new(keys("act")),
-            other: tokio::sync::Mutex::new(keys("other")),
+            sends: if link.manners.min_replicas > 0 {
+                Lane::apart(lane("send"), &crowd)
+            } else {
+                Lane::new(lane("send"), &crowd)
+            },
+            receives: Lane::new(lane("receive"), &crowd),
+            acts: Lane::new(lane("act"), &crowd),
+            other: tokio::sync::Mutex::new(lane("other")),
             settings: Mutex::default(),
             turn: tokio::sync::Semaphore::new(2),
             name,
@@ -150,19 +153,14 @@ impl Post {
     }
 
     /// The arguments with which every script begins.
-    async fn arguments(&self) -> Vec<Bytes> {
+    async fn arguments(&self, lane: &Bytes) -> Vec<Bytes> {
         let settings = {
             let known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
             if known.is_written && !known.is_fleeting { String::new() } else { known.text.clone() }
         };
         let publish = self.link.publish().await;
         let token = Bytes::copy_from_slice(&self.link.token());
-        vec![
-            token,
-            settings.into(),
-            Bytes::from_static(publish.as_bytes()),
-            Bytes::copy_from_slice(self.channel.as_bytes()),
-        ]
+        vec![token, settings.into(), Bytes::from_static(publish.as_bytes()), lane.clone()]
     }
 
     fn settings_are_written(&self, arguments: &[Bytes]) {
@@ -172,8 +170,8 @@ impl Post {
         }
     }
 
-    async fn run(&self, script: &'static Script, keys: &[String], arguments: &[Bytes]) -> Result<Value, Error> {
-        self.read(self.link.run(script.call(keys, arguments)).await, arguments)
+    async fn run(&self, script: &'static Script, arguments: &[Bytes]) -> Result<Value, Error> {
+        self.read(self.link.run(script.call(&self.keys, arguments)).await, arguments)
     }
 
     fn read<T>(&self, answer: Result<T, Fault>, arguments: &[Bytes]) -> Result<T, Error> {
@@ -198,10 +196,10 @@ impl Post {
     ) -> Answer<Result<T, Error>> {
         let post = Arc::clone(self);
         network::ask(async move {
-            let keys = post.other.lock().await;
-            let mut arguments = post.arguments().await;
+            let lane = post.other.lock().await;
+            let mut arguments = post.arguments(&lane).await;
             arguments.extend(more);
-            Ok(read(post.run(script, &keys, &arguments).await?))
+            Ok(read(post.run(script, &arguments).await?))
         })
     }
 
@@ -210,8 +208,8 @@ impl Post {
         let _ = self.link.command(cmd("SADD").arg(REGISTRY).arg(self.name.to_string())).await;
     }
 
-    /// Works off a lane, request by request, until nothing is left in it.
-    fn drive<J: Weight + Send + 'static, F: Future<Output = ()> + Send + 'static>(
+    /// Works off a lane, request by request, until nothing is left in it. The work ends with what tells those who wait.
+    fn drive<J: Weight + Send + 'static, F: Future<Output: FnOnce()> + Send + 'static>(
         self: &Arc<Self>,
         lane: fn(&Post) -> &Lane<J>,
         work: impl Fn(Arc<Post>, Vec<J>) -> F + Send + 'static,
@@ -225,9 +223,10 @@ impl Post {
                 if jobs.is_empty() {
                     break;
                 }
-                let began = Instant::now();
-                work(Arc::clone(&post), jobs).await;
-                lane(&post).ended(began.elapsed());
+                let (began, many) = (Instant::now(), jobs.len());
+                let tell = work(Arc::clone(&post), jobs).await;
+                lane(&post).ended(many, began.elapsed());
+                tell();
             }
         });
     }
@@ -242,13 +241,15 @@ impl Post {
                 |post| &post.sends,
                 |post, jobs| async move {
                     let mut sent = post.send_all(&jobs).await.map(Vec::into_iter);
-                    let fulfil = |job: &Sending| {
-                        job.promise.fulfil_quietly(match &mut sent {
-                            Ok(results) => Ok(results.take(job.messages.len()).collect()),
-                            Err(error) => Err(error.clone()),
-                        })
-                    };
-                    wake_all(jobs.iter().filter_map(fulfil));
+                    move || {
+                        let fulfil = |job: &Sending| {
+                            job.promise.fulfil_quietly(match &mut sent {
+                                Ok(results) => Ok(results.take(job.messages.len()).collect()),
+                                Err(error) => Err(error.clone()),
+                            })
+                        };
+                        wake_all(jobs.iter().filter_map(fulfil));
+                    }
                 },
             );
         }
@@ -258,7 +259,7 @@ impl Post {
     async fn send_all(&self, jobs: &[Sending]) -> Result<Vec<Result<MessageId, Error>>, Error> {
         let messages: Vec<&Outgoing> = jobs.iter().flat_map(|job| &job.messages).collect();
         let is_plain = messages.iter().all(|message| message.delay.is_zero() && message.special.is_none());
-        let mut arguments = self.arguments().await;
+        let mut arguments = self.arguments(&self.sends.name).await;
         arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
         arguments.push(Bytes::copy_from_slice(&rand::random::<[u8; 4]>()));
         for message in &messages {
@@ -271,7 +272,7 @@ impl Post {
             }
         }
         let wanted = self.link.manners.min_replicas;
-        let call = script::SEND.call(&self.sends.keys, &arguments);
+        let call = script::SEND.call(&self.keys, &arguments);
         let (answer, reached) = if wanted > 0 {
             self.read(self.link.run_durably(call).await, &arguments)?
         } else {
@@ -324,7 +325,16 @@ impl Post {
                 |post| &post.receives,
                 |post, mut jobs| async move {
                     jobs.retain(|job| !job.promise.is_void());
-                    post.receive_all(jobs).await;
+                    let mut found = post.receive_all(&jobs).await.map(Vec::into_iter);
+                    move || {
+                        let fulfil = |job: &Receiving| {
+                            job.promise.fulfil_quietly(match &mut found {
+                                Ok(found) => Ok(found.next().unwrap_or_default()),
+                                Err(error) => Err(error.clone()),
+                            })
+                        };
+                        wake_all(jobs.iter().filter_map(fulfil));
+                    }
                 },
             );
         }
@@ -342,31 +352,28 @@ impl Post {
         }
     }
 
-    async fn receive_all(&self, jobs: Vec<Receiving>) {
+    async fn receive_all(&self, jobs: &[Receiving]) -> Result<Vec<Found>, Error> {
         if jobs.is_empty() {
-            return;
+            return Ok(Vec::new());
         }
-        let mut arguments = self.arguments().await;
-        for job in &jobs {
+        let mut arguments = self.arguments(&self.receives.name).await;
+        for job in jobs {
             arguments.push(job.max.to_string().into());
             arguments.push(millis(job.visibility).to_string().into());
         }
-        let answer = match self.run(&script::RECEIVE, &self.receives.keys, &arguments).await {
-            Ok(answer) => answer,
-            Err(error) => return jobs.iter().for_each(|job| job.promise.fulfil(Err(error.clone()))),
-        };
-        let mut parts = list(answer).into_iter();
+        let mut parts = list(self.run(&script::RECEIVE, &arguments).await?).into_iter();
         let mut part = || parts.next().unwrap_or_default();
         let (now, due, counts, members, bodies) =
             (natural(&part()), integer(&part()), list(part()), bytes(part()), list(part()));
         let due = u64::try_from(due).ok().map(|due| moment(now).until(moment(due)));
         let mut taken =
             members.chunks_exact(MEMBER).zip(bodies).map(|(member, body)| delivery(&member[1..], bytes(body), now));
-        wake_all(jobs.iter().zip(&counts).filter_map(|(job, count)| {
+        let of_each = counts.iter().map(|count| {
             let deliveries: Vec<Delivery> = taken.by_ref().take(natural(count) as usize).collect();
             let due = due.filter(|_| deliveries.is_empty());
-            job.promise.fulfil_quietly(Ok((deliveries, due)))
-        }));
+            (deliveries, due)
+        });
+        Ok(of_each.collect())
     }
 
     pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
@@ -375,15 +382,16 @@ impl Post {
             self.drive(
                 |post| &post.acts,
                 |post, jobs| async move {
-                    let done = post.act_all(&jobs).await;
-                    let mut done = done.as_ref().map(|done| done.iter());
-                    let fulfil = |job: &Acting| {
-                        job.promise.fulfil_quietly(match &mut done {
-                            Ok(done) => Ok(done.take(job.acts.len()).map(|byte| *byte == b'1').collect()),
-                            Err(error) => Err((*error).clone()),
-                        })
-                    };
-                    wake_all(jobs.iter().filter_map(fulfil));
+                    let mut done = post.act_all(&jobs).await.map(Vec::into_iter);
+                    move || {
+                        let fulfil = |job: &Acting| {
+                            job.promise.fulfil_quietly(match &mut done {
+                                Ok(done) => Ok(done.take(job.acts.len()).map(|byte| byte == b'1').collect()),
+                                Err(error) => Err(error.clone()),
+                            })
+                        };
+                        wake_all(jobs.iter().filter_map(fulfil));
+                    }
                 },
             );
         }
@@ -393,7 +401,7 @@ impl Post {
     async fn act_all(&self, jobs: &[Acting]) -> Result<Vec<u8>, Error> {
         let acts = || jobs.iter().flat_map(|job| &job.acts);
         let is_plain = acts().all(|act| act.0 == ACKNOWLEDGE);
-        let mut arguments = self.arguments().await;
+        let mut arguments = self.arguments(&self.acts.name).await;
         arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
         for (act, member, argument) in acts() {
             if is_plain {
@@ -402,7 +410,7 @@ impl Post {
                 arguments.extend([Bytes::from_static(act), Bytes::copy_from_slice(member), argument.clone()]);
             }
         }
-        Ok(bytes(self.run(&script::FINISH, &self.acts.keys, &arguments).await?))
+        Ok(bytes(self.run(&script::FINISH, &arguments).await?))
     }
 }
 

@@ -62,7 +62,8 @@ for i = 6, #ARGV, step do
       elseif record and record.x and record.x <= now then
         forget(entry, record)
       else
-        call('ZADD', INVISIBLE, tick() + argument * 2000, 'R' .. entry)
+        local back = tick() + argument * 2000
+        hide(back, back, 'R' .. entry)
         call('HSET', DELAYED, id_of(entry), 'R' .. entry)
         keep(entry, record, 'R')
         looked = true

@@ -1,6 +1,6 @@
 -- What can become of a message. Spliced into the verbs after their quick path.
-local DELAYED, SPECIAL, EXPIRING, BEHIND, HEADS = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local DEAD, GRAVES, DEDUP, DEDUPS = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local DELAYED, SPECIAL, EXPIRING, BEHIND, HEADS = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local DEAD, GRAVES, DEDUP, DEDUPS = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local SPENT = '@SPENT@'
 local out, ticks = {}, 0
 local surface
@@ -105,13 +105,16 @@ end
 
 -- Does what is due: ends leases and delays, in the order of their moments, then lets go what has expired.
 local function promote()
-  local due
+  if not is_due() then
+    return
+  end
+  local ended
   repeat
-    due = call('ZRANGEBYSCORE', INVISIBLE, '-inf', now, 'LIMIT', 0, 500)
-    if #due > 0 then
+    ended = call('ZRANGEBYSCORE', INVISIBLE, '-inf', now, 'LIMIT', 0, 500)
+    if #ended > 0 then
       local undelayed = {}
-      call('ZREM', INVISIBLE, unpack(due))
-      for _, member in ipairs(due) do
+      call('ZREM', INVISIBLE, unpack(ended))
+      for _, member in ipairs(ended) do
         local kind, entry = sub(member, 1, 1), sub(member, 2)
         if kind ~= 'L' then
           undelayed[#undelayed + 1] = id_of(entry)
@@ -124,7 +127,8 @@ local function promote()
       end
       flush()
     end
-  until #due < 500
+  until #ended < 500
+  is_due()
   while has_expiring do
     local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, 500)
     if #expired == 0 then

@@ -62,23 +62,24 @@ local function take()
   if #members == 0 then
     return
   end
-  local leases, at = {}, 0
+  local leases, at, soonest = {}, 0, NEVER
   for r = 1, #counts do
     local most, till = tonumber(ARGV[3 + 2 * r]), now + ARGV[4 + 2 * r] * 2000
+    soonest = math.min(soonest, till)
     while counts[r] < most and at < #members do
       at = at + 1
       counts[r] = counts[r] + 1
       leases[2 * at - 1], leases[2 * at] = string.format('%d', till + at), members[at]
     end
   end
-  call('ZADD', INVISIBLE, unpack(leases))
+  hide(soonest, unpack(leases))
 end
 local function next_due()
   if counts[#counts] > 0 then
     return -1
   end
   local soonest = call('ZRANGE', INVISIBLE, 0, 0, 'WITHSCORES')[2]
-  local expiry = has_expiring and call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')[2]
+  local expiry = has_expiring and call('ZRANGE', KEYS[7], 0, 0, 'WITHSCORES')[2]
   soonest = tonumber(soonest or expiry or -1)
   return expiry and math.min(soonest, tonumber(expiry)) or soonest
 end

@@ -2,7 +2,7 @@
 -- delay in milliseconds and what it asks for. Answers whether the mailbox is new, and what is not simply stored.
 if replay then
   -- A write, so that whoever waits for replicas on this connection waits for it.
-  call('SET', OP, last, 'PX', '600000')
+  call('HSET', META, OP, last)
   return { 0, replay == '' and {} or cmsgpack.unpack(replay) }
 end
 local stamp = ARGV[6] .. struct.pack('>I8', now)
@@ -14,9 +14,7 @@ if ARGV[5] == '1' and not max_size and not is_due() then
     entries[#entries + 1] = '\0\0\0\0' .. ARGV[i] .. stamp
   end
   call('RPUSH', PENDING, unpack(entries))
-  if is_new then
-    call('HSET', META, 'made', 1)
-  end
+  make()
   woken = #entries
   finish('')
   return { is_new and 1 or 0, {} }
@@ -61,11 +59,13 @@ for i = 7, #ARGV, step do
       record = { x = wish.x and now + wish.x * 2000 or nil, g = wish.g }
       if wish.x then
         call('ZADD', EXPIRING, record.x, id)
-        call('HSET', META, 'expiring', 1)
+        make('expiring', 1)
+        has_expiring = true
       end
     end
     if delay > 0 then
-      call('ZADD', INVISIBLE, tick() + delay * 2000, 'D' .. entry)
+      local till = tick() + delay * 2000
+      hide(till, till, 'D' .. entry)
       call('HSET', DELAYED, id, 'D' .. entry)
       keep(entry, record, 'D')
       looked = true
@@ -79,8 +79,6 @@ for i = 7, #ARGV, step do
   results[#results + 1] = result
 end
 flush()
-if is_new then
-  call('HSET', META, 'made', 1)
-end
+make()
 finish(is_plain and '' or cmsgpack.pack(results))
 return { is_new and 1 or 0, is_plain and {} or results }

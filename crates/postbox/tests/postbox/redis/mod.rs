@@ -3,6 +3,7 @@
 mod errors;
 mod failover;
 mod lost_replies;
+mod memory;
 mod network;
 mod places;
 mod servers;

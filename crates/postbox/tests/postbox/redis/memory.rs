@@ -1,0 +1,130 @@
+//! What a server remembers of a mailbox besides its messages: operations of clients, and when the next lease ends.
+
+use std::time::Duration;
+
+use postbox_test_servers::Redis;
+
+use super::{LONG, apart, jobs, until};
+
+const META: &str = "{queue:jobs}:meta";
+
+fn seconds(redis: &Redis) -> u64 {
+    redis.command(&["TIME"]).lines().next().and_then(|seconds| seconds.parse().ok()).unwrap()
+}
+
+/// As if a client had done its last operation so many seconds ago.
+fn plant(redis: &Redis, name: &str, ago: u64) {
+    let memory = format!("\0\0\0\0\0\0\0\u{1}{}", seconds(redis) - ago);
+    redis.command(&["HSET", META, &format!("op:{name}:send"), &memory]);
+}
+
+fn remembered(redis: &Redis) -> Vec<String> {
+    redis.command(&["HKEYS", META]).lines().filter(|field| field.starts_with("op:")).map(String::from).collect()
+}
+
+#[test]
+fn clients_that_are_gone_are_forgotten_in_the_course_of_time() {
+    let redis = Redis::start();
+    for number in 0..700 {
+        plant(&redis, &format!("gone-{number}"), 700);
+    }
+    plant(&redis, "here", 500);
+    let mut clients = Vec::new();
+    until("the end of the memory", || {
+        let connection = apart(&redis.url());
+        jobs(&connection).send(&1).blocking().unwrap();
+        clients.push(connection);
+        remembered(&redis).len() == clients.len() + 1
+    });
+    assert!(clients.len() > 1, "all were looked through at once");
+    assert!(remembered(&redis).contains(&"op:here:send".to_string()));
+}
+
+#[test]
+fn a_client_that_stays_forgets_those_that_are_gone() {
+    let redis = Redis::start();
+    let jobs = jobs(&apart(&redis.url()));
+    jobs.send(&1).blocking().unwrap();
+    plant(&redis, "gone", 700);
+    // Its own last operation was long ago too.
+    let own = remembered(&redis).into_iter().find(|name| !name.contains("gone")).unwrap();
+    let memory = format!("\0\0\0\0\0\0\0\0{}", seconds(&redis) - 200);
+    redis.command(&["HSET", META, &own, &memory]);
+    jobs.send(&2).blocking().unwrap();
+    assert_eq!(remembered(&redis), [own]);
+}
+
+#[test]
+fn what_is_no_mailbox_is_remembered_for_a_while_and_a_mailbox_for_ever() {
+    let redis = Redis::start();
+    let connection = apart(&redis.url());
+    let jobs = jobs(&connection);
+    let fades = || {
+        assert_eq!(connection.list().blocking().unwrap(), []);
+        for key in redis.command(&["KEYS", "{queue:jobs}*"]).lines() {
+            let left: i64 = redis.command(&["PTTL", key]).parse().unwrap();
+            assert!((1..=600_000).contains(&left), "{key} has {left}");
+        }
+    };
+    let stays = || {
+        assert_eq!(connection.list().blocking().unwrap(), [jobs.name().clone()]);
+        assert_eq!(redis.command(&["PTTL", META]), "-1");
+    };
+    assert!(jobs.receive().blocking().unwrap().is_empty());
+    fades();
+    jobs.send(&1).blocking().unwrap();
+    stays();
+    jobs.receive().blocking().unwrap();
+    jobs.delete().blocking().unwrap();
+    fades();
+    assert!(jobs.receive().blocking().unwrap().is_empty());
+    fades();
+    jobs.create().blocking().unwrap();
+    stays();
+}
+
+#[test]
+fn a_lease_that_ends_before_older_ones_is_noticed() {
+    let redis = Redis::start();
+    let jobs = jobs(&apart(&redis.url()));
+    for number in 0..4 {
+        jobs.send(&number).blocking().unwrap();
+    }
+    let take = |visibility: Duration| jobs.receive().visibility_timeout(visibility).blocking().unwrap().remove(0);
+    let (_long, short) = (take(LONG), take(Duration::from_millis(30)));
+    // Given back with a delay, and delayed from the beginning: sooner than what is leased.
+    take(LONG).nack().visibility_timeout(Duration::from_millis(20)).blocking().unwrap();
+    jobs.send(&4).delay(Duration::from_millis(10)).blocking().unwrap();
+    let mut found = vec![take(LONG).body];
+    while found.len() < 4 {
+        let more = jobs.receive().wait_time(LONG).visibility_timeout(LONG).blocking().unwrap();
+        found.extend(more.iter().map(|message| message.body));
+    }
+    found.sort_unstable();
+    assert_eq!(found, [1, 2, 3, 4]);
+    assert!(short.acknowledge().blocking().is_err());
+}
+
+/// How many commands the server has done, those within scripts included.
+fn commands(redis: &Redis) -> u64 {
+    let of = |line: &str| {
+        let (name, rest) = line.split_once(":calls=")?;
+        let is_own = ["cmdstat_info", "cmdstat_evalsha", "cmdstat_eval"].contains(&name);
+        rest.split(',').next()?.parse::<u64>().ok().filter(|_| !is_own)
+    };
+    redis.info("commandstats").lines().filter_map(of).sum()
+}
+
+#[test]
+fn a_plain_cycle_takes_eighteen_commands() {
+    let redis = Redis::start();
+    let jobs = jobs(&apart(&redis.url()));
+    let cycle = || {
+        let before = commands(&redis);
+        jobs.send(&1).blocking().unwrap();
+        jobs.receive().blocking().unwrap().remove(0).acknowledge().blocking().unwrap();
+        commands(&redis) - before
+    };
+    // The first one makes the mailbox; now and then one forgets clients that are gone.
+    assert_eq!((0..4).map(|_| cycle()).min(), Some(18));
+}
