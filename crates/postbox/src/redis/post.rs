@@ -364,12 +364,13 @@ impl Post {
         let mut parts = list(self.run(&script::RECEIVE, &arguments).await?).into_iter();
         let mut part = || parts.next().unwrap_or_default();
         let (now, due, counts, members, bodies) =
-            (natural(&part()), integer(&part()), list(part()), bytes(part()), list(part()));
+            (natural(&part()), integer(&part()), bytes(part()), bytes(part()), list(part()));
         let due = u64::try_from(due).ok().map(|due| moment(now).until(moment(due)));
         let mut taken =
             members.chunks_exact(MEMBER).zip(bodies).map(|(member, body)| delivery(&member[1..], bytes(body), now));
-        let of_each = counts.iter().map(|count| {
-            let deliveries: Vec<Delivery> = taken.by_ref().take(natural(count) as usize).collect();
+        let counts = String::from_utf8_lossy(&counts);
+        let of_each = counts.split(',').map(|count| {
+            let deliveries: Vec<Delivery> = taken.by_ref().take(count.parse().unwrap_or(0)).collect();
             let due = due.filter(|_| deliveries.is_empty());
             (deliveries, due)
         });

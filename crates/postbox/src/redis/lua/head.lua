@@ -58,8 +58,10 @@ local function make(name, value)
   end
 end
 
-for name, value in string.gmatch(SETTINGS, '([%a_]+) (%d+)') do
-  make(name, value)
+if SETTINGS ~= '' then
+  for name, value in string.gmatch(SETTINGS, '([%a_]+) (%d+)') do
+    make(name, value)
+  end
 end
 local max_size, max_deliveries, window, idle, has_expiring = nil, nil, 300000, nil, false
 if made and made ~= '' then
@@ -101,7 +103,7 @@ local function finish(result)
     end
   end
   if woken > 0 or looked then
-    redis.pcall(PUBLISH, sub(META, 1, -5) .. 'wake', looked and 0 or woken)
+    redis.pcall(PUBLISH, sub(META, 1, -5) .. 'wake', looked and '0' or string.format('%d', woken))
   end
   if idle then
     for i = 1, #KEYS do

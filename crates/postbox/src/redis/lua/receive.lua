@@ -1,5 +1,6 @@
 -- Leases messages, for several who ask at once. ARGV from 5: how many at most, and for how many milliseconds, of each.
 -- Answers the moment, when to look again, how many each gets, their members one after the other, their messages.
+-- Numbers for commands and answers are written as text here: the server takes long to write one.
 local members, bodies, counts = {}, {}, {}
 
 if replay then
@@ -20,22 +21,22 @@ if replay then
         many = many + 1
       end
     end
-    counts[#counts + 1] = many
+    counts[#counts + 1] = string.format('%d', many)
   end
-  return { now, -1, counts, table.concat(members), bodies }
+  return { now, -1, table.concat(counts, ','), table.concat(members), bodies }
 end
 
 local wanted = 0
 for i = 5, #ARGV, 2 do
   wanted = wanted + ARGV[i]
-  counts[#counts + 1] = 0
+  counts[#counts + 1] = '0'
 end
 local has_special = false
 local function take()
   local tombs = 0
   repeat
     local before = tombs
-    local entries = call('LPOP', PENDING, wanted - #members)
+    local entries = call('LPOP', PENDING, string.format('%d', wanted - #members))
     if not entries then
       break
     end
@@ -47,9 +48,14 @@ local function take()
     for i = 1, #entries do
       if found[i] then
         local entry = entries[i]
-        has_special = has_special or byte(entry, 1) > 0
-        local count = struct.unpack('>I3', entry, 2)
-        members[#members + 1] = 'L' .. sub(entry, 1, 1) .. struct.pack('>I3', math.min(count + 1, 16777215)) .. sub(entry, 5)
+        local flags, c1, c2, c3 = byte(entry, 1, 4)
+        if flags + c1 + c2 + c3 == 0 then
+          members[#members + 1] = 'L\0\0\0\1' .. sub(entry, 5)
+        else
+          has_special = has_special or flags > 0
+          local count = math.min(c1 * 65536 + c2 * 256 + c3 + 1, 16777215)
+          members[#members + 1] = 'L' .. sub(entry, 1, 1) .. struct.pack('>I3', count) .. sub(entry, 5)
+        end
         bodies[#bodies + 1] = found[i]
       else
         tombs = tombs + 1
@@ -64,18 +70,18 @@ local function take()
   end
   local leases, at, soonest = {}, 0, NEVER
   for r = 1, #counts do
-    local most, till = tonumber(ARGV[3 + 2 * r]), now + ARGV[4 + 2 * r] * 2000
+    local upto, till = at + ARGV[3 + 2 * r], now + ARGV[4 + 2 * r] * 2000
     soonest = math.min(soonest, till)
-    while counts[r] < most and at < #members do
+    counts[r] = upto <= #members and ARGV[3 + 2 * r] or string.format('%d', #members - at)
+    while at < upto and at < #members do
       at = at + 1
-      counts[r] = counts[r] + 1
       leases[2 * at - 1], leases[2 * at] = string.format('%d', till + at), members[at]
     end
   end
   hide(soonest, unpack(leases))
 end
 local function next_due()
-  if counts[#counts] > 0 then
+  if counts[#counts] ~= '0' then
     return -1
   end
   local soonest = call('ZRANGE', INVISIBLE, 0, 0, 'WITHSCORES')[2]
@@ -84,14 +90,18 @@ local function next_due()
   return expiry and math.min(soonest, tonumber(expiry)) or soonest
 end
 
+local function answer()
+  local told, taken = table.concat(counts, ','), table.concat(members)
+  -- Nothing is an answer too: should this request come a second time, late, it must not lease for nobody.
+  finish(told .. ';' .. taken)
+  return { now, next_due(), told, taken, bodies }
+end
+
 local is_quick = not is_due()
 if is_quick then
   take()
   if not has_special then
-    -- Nothing is an answer too: should this request come a second time, late, it must not lease for nobody.
-    members = table.concat(members)
-    finish(table.concat(counts, ',') .. ';' .. members)
-    return { now, next_due(), counts, members, bodies }
+    return answer()
   end
 end
 
@@ -107,6 +117,4 @@ for _, member in ipairs(members) do
 end
 -- Those who asked here take what has come back; others need not be told of that.
 woken = math.max(0, woken - #members)
-members = table.concat(members)
-finish(table.concat(counts, ',') .. ';' .. members)
-return { now, next_due(), counts, members, bodies }
+return answer()
