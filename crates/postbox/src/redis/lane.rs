@@ -20,7 +20,7 @@ const NEAR: Duration = Duration::from_millis(2);
 const MOST_ENTRIES: usize = 1_000;
 const MOST_BYTES: usize = 4 << 20;
 
-/// How many jobs of a mailbox wait or are under way, in all its lanes.
+/// How many jobs of a mailbox wait in its lanes or are under way.
 #[derive(Clone, Default)]
 pub(super) struct Crowd(Arc<AtomicUsize>);
 

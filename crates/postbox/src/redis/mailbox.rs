@@ -153,6 +153,7 @@ impl ByteMailbox for RedisMailbox {
         let post = Arc::clone(&self.post);
         self.post.other(&script::DELETE, vec![], |_| ()).then(move |gone| match gone {
             Ok(()) => network::ask(async move {
+                post.settings_are_gone();
                 let _ = post.link.command(cmd("SREM").arg(REGISTRY).arg(post.name.to_string())).await;
                 Ok(())
             }),

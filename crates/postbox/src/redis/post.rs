@@ -48,6 +48,8 @@ struct Settings {
     is_written: bool,
     /// The mailbox goes when it is idle: whatever makes it again brings them.
     is_fleeting: bool,
+    /// With them an operation of any kind makes the mailbox: then it has to be listed.
+    is_listed: bool,
 }
 
 struct Sending {
@@ -170,8 +172,22 @@ impl Post {
         }
     }
 
+    /// The mailbox has gone, and its settings with it: the next operation brings them again.
+    pub(super) fn settings_are_gone(&self) {
+        let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.is_written, known.is_listed) = (false, false);
+    }
+
     async fn run(&self, script: &'static Script, arguments: &[Bytes]) -> Result<Value, Error> {
-        self.read(self.link.run(script.call(&self.keys, arguments)).await, arguments)
+        let answer = self.read(self.link.run(script.call(&self.keys, arguments)).await, arguments)?;
+        let is_listed = arguments[1].is_empty() || {
+            let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut known.is_listed, true)
+        };
+        if !is_listed {
+            self.register().await;
+        }
+        Ok(answer)
     }
 
     fn read<T>(&self, answer: Result<T, Fault>, arguments: &[Bytes]) -> Result<T, Error> {
@@ -287,6 +303,10 @@ impl Post {
         };
         let mut parts = list(answer).into_iter();
         if integer(&parts.next().unwrap_or_default()) == 1 {
+            if arguments[1].is_empty() {
+                // Somebody has removed it since they were written.
+                self.settings_are_gone();
+            }
             self.register().await;
         }
         let mut results = list(parts.next().unwrap_or_default()).into_iter();

@@ -1,7 +1,11 @@
--- Removes the mailbox with all that is in it. What was done is remembered: a request may come a second time, late.
+-- Removes the mailbox with all that is in it. What was done is remembered, this too: a request may come a second time, late.
+if replay then
+  return 1
+end
 for i = 2, #KEYS do
   call('UNLINK', KEYS[i])
 end
 call('HDEL', META, 'made', 'due', 'tombs')
-call('PEXPIRE', META, MEMORY * 1000)
+made, idle = false, nil
+finish('')
 return 1

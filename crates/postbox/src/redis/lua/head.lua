@@ -54,11 +54,11 @@ local function make(name, value)
   end
   call('HSET', META, 'made', made)
   if is_new then
-    call('PERSIST', META)
+    redis.pcall('PERSIST', META)
   end
 end
 
-if SETTINGS ~= '' then
+if SETTINGS ~= '' and not replay then
   for name, value in string.gmatch(SETTINGS, '([%a_]+) (%d+)') do
     make(name, value)
   end
@@ -86,9 +86,9 @@ local function finish(result)
     end
     if not last or sub(last, 9, 16) ~= sub(seconds, 1, 8) then
       -- Clients that are gone are forgotten: a part of them now, the next one at the next time.
-      local page = call('HSCAN', META, call('HGET', META, 'swept') or '0', 'MATCH', 'op:*', 'COUNT', '100')
+      local page = redis.pcall('HSCAN', META, call('HGET', META, 'swept') or '0', 'MATCH', 'op:*', 'COUNT', '100')
       local gone = {}
-      for i = 1, #page[2], 2 do
+      for i = 1, page.err and 0 or #page[2], 2 do
         if sub(page[2][i + 1], 9, 18) + MEMORY < tonumber(seconds) then
           gone[#gone + 1] = page[2][i]
         end
@@ -96,7 +96,7 @@ local function finish(result)
       if #gone > 0 then
         call('HDEL', META, unpack(gone))
       end
-      redis.pcall('HSET', META, 'swept', page[1])
+      redis.pcall('HSET', META, 'swept', page[1] or '0')
     end
     if not made then
       call('PEXPIRE', META, MEMORY * 1000)
@@ -106,8 +106,9 @@ local function finish(result)
     redis.pcall(PUBLISH, sub(META, 1, -5) .. 'wake', looked and '0' or string.format('%d', woken))
   end
   if idle then
+    local till = string.format('%d', now / 2000 + idle)
     for i = 1, #KEYS do
-      call('PEXPIRE', KEYS[i], idle)
+      call('PEXPIREAT', KEYS[i], till)
     end
   end
 end

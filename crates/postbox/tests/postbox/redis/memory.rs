@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use postbox_test_servers::Redis;
+use postbox::{Error, Mailbox};
+use postbox_test_servers::{Direction, Proxy, Redis};
 
 use super::{LONG, apart, jobs, until};
 
@@ -127,4 +128,49 @@ fn a_plain_cycle_takes_seventeen_commands() {
     };
     // The first one makes the mailbox; now and then one forgets clients that are gone.
     assert_eq!((0..4).map(|_| cycle()).min(), Some(17));
+}
+
+#[test]
+fn a_send_that_is_repeated_to_a_full_server_is_done_already() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.port());
+    let jobs = jobs(&apart(&proxy.url()));
+    // The server knows the script.
+    jobs.send(&0).blocking().unwrap();
+    proxy.stall(Direction::ToClient);
+    let sending = std::thread::spawn(move || jobs.send(&1).blocking());
+    until("the message", || redis.command(&["LLEN", "{queue:jobs}:pending"]) == "2");
+    redis.configure("maxmemory", "1");
+    proxy.cut();
+    proxy.resume();
+    sending.join().unwrap().unwrap();
+    assert_eq!(redis.command(&["LLEN", "{queue:jobs}:pending"]), "2");
+}
+
+#[test]
+fn a_mailbox_that_a_consumer_makes_by_its_settings_is_listed() {
+    let redis = Redis::start();
+    let connection = apart(&redis.url());
+    let jobs: Mailbox<u64, u64> = connection.clone().max_deliveries(3).mailbox("jobs").unwrap();
+    for _ in 0..2 {
+        assert!(jobs.receive().blocking().unwrap().is_empty());
+        assert_eq!(connection.list().blocking().unwrap(), [jobs.name().clone()]);
+        jobs.delete().blocking().unwrap();
+        assert_eq!(connection.list().blocking().unwrap(), []);
+    }
+}
+
+#[test]
+fn settings_come_back_with_a_mailbox_that_was_removed() {
+    let redis = Redis::start();
+    let other = jobs(&apart(&redis.url()));
+    let small: Mailbox<u64, u64> = apart(&redis.url()).max_size(2).mailbox("jobs").unwrap();
+    for remove in [&small, &other] {
+        small.send(&1).blocking().unwrap();
+        remove.delete().blocking().unwrap();
+        small.send(&2).blocking().unwrap();
+        small.send(&3).blocking().unwrap();
+        assert!(matches!(small.send(&4).blocking(), Err(Error::MailboxFull { .. })));
+        small.delete().blocking().unwrap();
+    }
 }

@@ -122,6 +122,20 @@ fn a_request_that_arrives_late_has_no_second_effect() {
 }
 
 #[test]
+fn a_removal_that_arrives_late_removes_nothing_more() {
+    let network = HalfOpen::new();
+    let far = jobs(&apart(&network.proxy.url()));
+    far.send(&0).blocking().unwrap();
+    network.stall();
+    far.delete().blocking().unwrap();
+    far.send(&1).blocking().unwrap();
+    let before = calls(&network.redis, "evalsha");
+    network.stalled.resume();
+    until("the late request", || calls(&network.redis, "evalsha") > before);
+    assert_eq!(far.receive().blocking().unwrap()[0].body, 1);
+}
+
+#[test]
 fn a_stalled_connection_delays_and_no_more() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
