@@ -3,7 +3,7 @@
 mod errors;
 mod failover;
 mod lost_replies;
-mod memory;
+mod meta;
 mod network;
 mod places;
 mod servers;
