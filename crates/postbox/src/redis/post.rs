@@ -1,7 +1,7 @@
 //! What all handles of one mailbox in this process share: its lanes, its keys, its settings.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -135,6 +135,10 @@ impl Post {
         })
     }
 
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What a handle wants goes with the next operation.
     pub(super) fn configure(&self, settings: &MailboxSettings) {
         let numbers = [
@@ -143,7 +147,7 @@ impl Post {
             ("window", settings.deduplication_window.map(millis)),
             ("idle", settings.idle_expiry.map(millis)),
         ];
-        let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.settings();
         for (name, value) in numbers {
             let Some(text) = value.map(|value| format!("{name} {value} ")) else { continue };
             if !known.text.contains(&text) {
@@ -157,7 +161,7 @@ impl Post {
     /// The arguments with which every script begins.
     async fn arguments(&self, lane: &Bytes) -> Vec<Bytes> {
         let settings = {
-            let known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = self.settings();
             if known.is_written && !known.is_fleeting { String::new() } else { known.text.clone() }
         };
         let publish = self.link.publish().await;
@@ -166,7 +170,7 @@ impl Post {
     }
 
     fn settings_are_written(&self, arguments: &[Bytes]) {
-        let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.settings();
         if known.text.as_bytes() == arguments[1] {
             known.is_written = true;
         }
@@ -174,14 +178,14 @@ impl Post {
 
     /// The mailbox has gone, and its settings with it: the next operation brings them again.
     pub(super) fn settings_are_gone(&self) {
-        let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.settings();
         (known.is_written, known.is_listed) = (false, false);
     }
 
     async fn run(&self, script: &'static Script, arguments: &[Bytes]) -> Result<Value, Error> {
         let answer = self.read(self.link.run(script.call(&self.keys, arguments)).await, arguments)?;
         let is_listed = arguments[1].is_empty() || {
-            let mut known = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.settings();
             std::mem::replace(&mut known.is_listed, true)
         };
         if !is_listed {
@@ -304,7 +308,7 @@ impl Post {
         let mut parts = list(answer).into_iter();
         if integer(&parts.next().unwrap_or_default()) == 1 {
             if arguments[1].is_empty() {
-                // Somebody has removed it since they were written.
+                // Somebody may have removed it since they were written.
                 self.settings_are_gone();
             }
             self.register().await;

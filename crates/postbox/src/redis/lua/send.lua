@@ -1,10 +1,11 @@
 -- Stores messages. ARGV: 5 whether all are plain, 6 nonce, then id and message of each, and, unless all are plain, its
--- delay in milliseconds and what it asks for. Answers whether the mailbox is new, and what is not simply stored.
+-- delay in milliseconds and what it asks for. Answers whether the mailbox may be new, and what is not simply stored.
 if replay then
   -- A write, so that whoever waits for replicas on this connection waits for it; and before it one that needs no memory.
   call('HDEL', META, '')
   call('HSET', META, OP, last)
-  return { 0, replay == '' and {} or cmsgpack.unpack(replay) }
+  -- That the mailbox was new may have been in the answer that is lost.
+  return { 1, replay == '' and {} or cmsgpack.unpack(replay) }
 end
 local stamp = ARGV[6] .. struct.pack('>I8', now)
 

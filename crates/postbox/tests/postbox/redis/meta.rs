@@ -161,6 +161,22 @@ fn a_mailbox_that_a_consumer_makes_by_its_settings_is_listed() {
 }
 
 #[test]
+fn a_mailbox_is_listed_though_the_answer_to_its_first_send_is_lost() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.port());
+    let connection = apart(&proxy.url());
+    // The server knows the script.
+    let others: Mailbox<u64> = connection.mailbox("others").unwrap();
+    others.send(&0).blocking().unwrap();
+    others.delete().blocking().unwrap();
+    proxy.drop_reply("EVALSHA");
+    let jobs = jobs(&connection);
+    jobs.send(&1).blocking().unwrap();
+    assert_eq!(proxy.stats().dropped, 1);
+    assert_eq!(connection.list().blocking().unwrap(), [jobs.name().clone()]);
+}
+
+#[test]
 fn settings_come_back_with_a_mailbox_that_was_removed() {
     let redis = Redis::start();
     let other = jobs(&apart(&redis.url()));
