@@ -245,22 +245,46 @@ impl<T> Deref for Padded<T> {
 mod model {
     use core::ops::{Deref, DerefMut};
 
-    #[derive(Debug)]
-    pub struct SpinLock<T>(loom::sync::Mutex<T>);
+    use loom::sync::atomic::{AtomicBool, Ordering};
 
-    pub struct SpinGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
+    #[derive(Debug)]
+    pub struct SpinLock<T> {
+        value: loom::sync::Mutex<T>,
+        /// Whether somebody holds the lock. The checker takes neither a release nor an attempt that fails for something that
+        /// depends on others; this makes it look at attempts while the lock is held.
+        held: AtomicBool,
+    }
+
+    pub struct SpinGuard<'a, T> {
+        value: loom::sync::MutexGuard<'a, T>,
+        held: &'a AtomicBool,
+    }
 
     impl<T> SpinLock<T> {
         pub(crate) fn new(value: T) -> Self {
-            SpinLock(loom::sync::Mutex::new(value))
+            SpinLock { value: loom::sync::Mutex::new(value), held: AtomicBool::new(false) }
         }
 
         pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
-            SpinGuard(self.0.lock().unwrap())
+            self.guard(self.value.lock().unwrap())
         }
 
         pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-            self.0.try_lock().ok().map(SpinGuard)
+            if self.held.load(Ordering::Acquire) {
+                return None;
+            }
+            self.value.try_lock().ok().map(|value| self.guard(value))
+        }
+
+        fn guard<'a>(&'a self, value: loom::sync::MutexGuard<'a, T>) -> SpinGuard<'a, T> {
+            self.held.store(true, Ordering::Release);
+            SpinGuard { value, held: &self.held }
+        }
+    }
+
+    impl<T> Drop for SpinGuard<'_, T> {
+        fn drop(&mut self) {
+            self.held.store(false, Ordering::Release);
         }
     }
 
@@ -268,13 +292,13 @@ mod model {
         type Target = T;
 
         fn deref(&self) -> &T {
-            &self.0
+            &self.value
         }
     }
 
     impl<T> DerefMut for SpinGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
-            &mut self.0
+            &mut self.value
         }
     }
 }

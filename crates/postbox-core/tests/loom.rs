@@ -283,6 +283,59 @@ fn a_priority_mailbox_wakes_its_receiver() {
 }
 
 #[test]
+fn equals_of_one_producer_keep_their_order_past_and_through_the_inbox() {
+    loom::model(|| {
+        let mailbox = PriorityMailbox::new(|_: &i32| 0);
+        assert!(mailbox.enqueue(0));
+        let sender = {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || assert!(mailbox.enqueue(1) && mailbox.enqueue(2)))
+        };
+        let mut taken: Vec<i32> = mailbox.dequeue().into_iter().collect();
+        sender.join().unwrap();
+        taken.extend(std::iter::from_fn(|| mailbox.dequeue()));
+        assert_eq!(taken, [0, 1, 2]);
+        assert_eq!((mailbox.size(), mailbox.message_count()), (0, 3));
+    });
+}
+
+#[test]
+fn a_priority_mailbox_that_closes_keeps_what_it_took() {
+    loom::model(|| {
+        let mailbox = PriorityMailbox::new(|_: &i32| 0);
+        let sender = {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || mailbox.enqueue(1))
+        };
+        mailbox.close();
+        let first = mailbox.try_dequeue();
+        let accepted = sender.join().unwrap();
+        match first {
+            Ok(Some(1)) => assert!(accepted),
+            Err(QueueError::Disconnected) => assert!(!accepted, "nothing comes after the end"),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_signal_of_a_priority_mailbox_hears_of_a_message_sent_meanwhile() {
+    loom::model(|| {
+        let mailbox = PriorityMailbox::new(|_: &i32| 0);
+        let sender = {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || assert!(mailbox.enqueue(1)))
+        };
+        let signal = mailbox.signal();
+        if mailbox.dequeue().is_none() {
+            block_on(signal.wait());
+            assert_eq!(mailbox.dequeue(), Some(1));
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
 fn resuming_wakes_the_receiver() {
     loom::model(|| {
         let mailbox = UnboundedMailbox::new();

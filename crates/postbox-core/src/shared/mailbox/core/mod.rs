@@ -10,15 +10,15 @@
 //! 1. Locks are taken in the order store, inbox, then the wait queues and extras. A thread that holds the inbox may
 //!    only *try* the store.
 //! 2. `pushed - popped` is the number of regular messages in the mailbox. `pushed` is written under the inbox;
-//!    `popped` under the store, or under the inbox while the store is empty. An eviction, one in and one out, moves
-//!    neither.
-//! 3. The store gains messages only while both locks are held. So whoever holds the inbox and reads `stored == 0`
-//!    knows that the store is empty and stays so.
-//! 4. A receiver registers under the inbox, in the section that saw nothing to take. A sender registers under both,
-//!    in the section that saw no room. Every push holds the inbox, every pop holds one of the two, so none misses
-//!    a waiter.
-//! 5. `flags` are written under the inbox. Wakers (their clone and drop, too), hooks, priority functions and messages'
-//!    destructors run under no lock.
+//!    `popped` under the store, or, in a FIFO mailbox, under the inbox while the store is empty. A message that is placed
+//!    in the store past the inbox moves `popped` one back; an eviction, one in and one out, moves neither.
+//! 3. The store of a FIFO mailbox gains messages only while both locks are held. So whoever holds the inbox and reads
+//!    `stored == 0` knows that the store is empty and stays so.
+//! 4. A receiver registers under the inbox, and where messages are sorted under both locks, in the section that saw
+//!    nothing to take. A sender registers under both, in the section that saw no room. Every push holds the inbox, or the
+//!    store of sorted messages; every pop holds one of the two; so none misses a waiter.
+//! 5. `flags` are written under the inbox, and those that a sender heeds (`CLOSED`, `WATCHED`, `AWAITED`) under both.
+//!    Wakers (their clone and drop, too), hooks, priority functions and messages' destructors run under no lock.
 
 mod life;
 mod observing;
@@ -69,8 +69,8 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     stashed: C::Count,
     /// Messages that were refused or evicted.
     pub(crate) refused: C::Count,
-    /// Messages that came in by pushing another out, which `pushed` and `popped` do not count. Written under both locks.
-    evicted: C::Count,
+    /// Messages that were placed in the store past the inbox, so that `pushed` does not count them. Written under the store.
+    placed: C::Count,
     /// Waits for a message.
     pub(crate) receivers: WaitQueue<C>,
     /// Waits for room.
@@ -161,7 +161,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             capacity: C::Count::new(capacity),
             stashed: C::Count::new(0),
             refused: C::Count::new(0),
-            evicted: C::Count::new(0),
+            placed: C::Count::new(0),
             receivers: WaitQueue::new(),
             senders: WaitQueue::new(),
             linger: C::Count::new(0),
@@ -206,8 +206,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         self.is_drained() && self.flags.get() & CONTROL == 0
     }
 
-    /// Whether no regular message waits. Exact: `popped` never passes `pushed`, so if `popped` as it was equals
-    /// `pushed` as it is, nothing is in between now.
+    /// Whether no regular message waits. Exact: `popped` never passes `pushed`, which never goes back, so if `popped` as it was
+    /// equals `pushed` as it is, nothing was in between then.
     #[inline(always)]
     fn is_drained(&self) -> bool {
         let popped = self.front.popped.observe();
@@ -238,7 +238,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// How many messages were ever taken in; evicted ones count, refused ones do not.
     pub(crate) fn lifetime(&self) -> usize {
         let control = self.extras.lock().as_ref().map_or(0, |extras| extras.control_pushed);
-        self.back.pushed.observe().wrapping_add(self.evicted.get()).wrapping_add(control)
+        self.back.pushed.observe().wrapping_add(self.placed.get()).wrapping_add(control)
     }
 
     pub(crate) fn capacity(&self) -> Option<usize> {

@@ -8,6 +8,7 @@ use crate::shared::mailbox::producer::{MetricsSink, SchedulerHook};
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Changes the hooks. With none set, no operation looks at them.
     pub(crate) fn change_hooks<R>(&self, change: impl FnOnce(&mut Hooks<C>) -> R) -> R {
+        let store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
         let hooks = &mut guard.get_or_insert_default().hooks;
@@ -22,6 +23,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         self.flags.publish(flags);
         drop(guard);
         self.has_room(&mut inbox);
+        drop((inbox, store));
         answer
     }
 

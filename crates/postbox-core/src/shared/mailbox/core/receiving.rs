@@ -280,13 +280,14 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Waits for a message: `true` if the receiver is registered, `false` if a poll would be answered now.
     pub(crate) fn register_receiver(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let waker = waker.clone();
+        let store = if O::Store::KEEPS_ARRIVAL { None } else { Some(self.front.store.lock()) };
         let inbox = self.back.inbox.lock();
         let flags = self.flags.get();
         let empty = self.front.stored.observe() == 0 && inbox.arrived.is_empty();
         let answered =
             flags & CONTROL != 0 || (!empty && flags & SUSPENDED == 0) || (empty && flags & (CLOSED | ORPHANED) != 0);
         let unused = if answered { Some(waker) } else { self.receivers.register(ticket, waker) };
-        drop(inbox);
+        drop((inbox, store));
         drop(unused);
         !answered
     }

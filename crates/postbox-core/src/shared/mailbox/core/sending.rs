@@ -36,8 +36,35 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.order.is_control(&item) {
             return self.offer_control(item);
         }
-        // A sorted store that nobody uses right now takes the message at once, which saves a stop in the inbox.
-        let store = if O::Store::KEEPS_ARRIVAL { None } else { self.front.store.try_lock() };
+        if !O::Store::KEEPS_ARRIVAL {
+            return self.offer_sorted(item);
+        }
+        let mut inbox = self.back.inbox.lock();
+        let pushed = self.back.pushed.get();
+        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
+            return self.offer_after_second_look(item, inbox);
+        }
+        inbox.arrived.push_back(item);
+        self.back.pushed.publish(pushed.wrapping_add(1));
+        drop(inbox);
+        self.wake_receiver();
+        Ok(OfferOutcome::Accepted)
+    }
+
+    /// [`offer`](Self::offer) where messages are sorted. A store that nobody uses right now takes the message at once, which
+    /// saves a stop in the inbox.
+    #[inline]
+    fn offer_sorted(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+        let mut store = self.front.store.try_lock();
+        if let Some(mut store) = store.take_if(|store| self.may_place(store)) {
+            store.push(item);
+            self.placed.set(self.placed.get().wrapping_add(1));
+            self.front.popped.publish(self.front.popped.get().wrapping_sub(1));
+            self.front.stored.publish(store.len());
+            drop(store);
+            self.wake_receiver();
+            return Ok(OfferOutcome::Accepted);
+        }
         let mut inbox = self.back.inbox.lock();
         let pushed = self.back.pushed.get();
         if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
@@ -55,6 +82,16 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         drop(inbox);
         self.wake_receiver();
         Ok(OfferOutcome::Accepted)
+    }
+
+    /// Whether a message may go to the store of sorted ones without a look at the inbox: there is no bound to keep, nobody to
+    /// tell, and nothing older in the inbox. Under the store's lock, where all of that but the last stands still, and
+    /// what comes to the inbox meanwhile is not older.
+    #[inline(always)]
+    fn may_place(&self, store: &O::Store) -> bool {
+        self.capacity.get() == usize::MAX
+            && self.flags.get() & (CLOSED | WATCHED | AWAITED) == 0
+            && self.back.pushed.observe().wrapping_sub(self.front.popped.get()) == store.len()
     }
 
     /// The usual case of [`offer`](Self::offer), which moves the message once, from where it is to its place: `true` if it
@@ -134,7 +171,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 Displaced::Other(item) => {
                     // One in, one out: the number of messages stays, so neither counter moves and nobody sees a
                     // moment without them.
-                    self.evicted.set(self.evicted.get().wrapping_add(1));
+                    self.placed.set(self.placed.get().wrapping_add(1));
                     OfferOutcome::Evicted(item)
                 }
             }
