@@ -55,6 +55,46 @@ impl<T> Chunks<T> {
         self.head.is_empty()
     }
 
+    /// Whether all items are in the head.
+    #[inline(always)]
+    fn is_short(&self) -> bool {
+        self.rest.as_ref().is_none_or(|rest| rest.len == 0)
+    }
+
+    /// Whether one more item needs no memory.
+    #[inline(always)]
+    pub(crate) fn has_place(&self) -> bool {
+        let chunk = match &self.rest {
+            Some(rest) if rest.len > 0 => &rest.tail,
+            _ => &self.head,
+        };
+        chunk.len() < Self::CHUNK && chunk.len() < chunk.capacity()
+    }
+
+    /// [`push_back`](Self::push_back) where there [is a place](Self::has_place).
+    #[inline(always)]
+    pub(crate) fn push_in_place(&mut self, item: T) {
+        match &mut self.rest {
+            Some(rest) if rest.len > 0 => {
+                rest.tail.push_back(item);
+                rest.len += 1;
+            }
+            _ => self.head.push_back(item),
+        }
+    }
+
+    /// Whether there is one item and no other.
+    #[inline(always)]
+    pub(crate) fn is_single(&self) -> bool {
+        self.head.len() == 1 && self.is_short()
+    }
+
+    /// [`pop_front`](Self::pop_front) where [one item](Self::is_single) is left.
+    #[inline(always)]
+    pub(crate) fn pop_single(&mut self) -> Option<T> {
+        self.head.pop_front()
+    }
+
     #[inline(always)]
     pub(crate) fn push_back(&mut self, item: T) {
         match &mut self.rest {

@@ -1,6 +1,7 @@
 //! A stable priority queue for arbitrary ranks: keys in a four-way heap, messages beside it.
 
 use core::hint::select_unpredictable;
+use core::mem;
 
 use alloc::vec::Vec;
 
@@ -30,32 +31,32 @@ fn slot_of(key: Key) -> usize {
     key as u32 as usize
 }
 
-/// The key under which the least wanted message comes first: largest rank, then oldest or newest.
-fn reverse(key_of_message: Key, oldest: bool) -> Key {
-    let number = number_of(key_of_message);
-    key(!rank_of(key_of_message), if oldest { number } else { !number }, slot_of(key_of_message) as u32)
-}
-
 /// Messages by rank, and among equals by age. Both ends can be taken from.
 #[derive(Debug)]
 pub(crate) struct KeyedHeap<M> {
     first: Heap,
-    /// The same messages, least wanted first. Exists once something had to be evicted; `first` and `last` then each
-    /// hold keys of messages that left by the other end, which are passed over when they come up.
-    last: Option<Heap>,
+    /// Exists once something had to be evicted; `first` and its keys then each include those of messages that left by the
+    /// other end, which are passed over when they come up.
+    last: Option<Last>,
     slots: Vec<Slot<M>>,
-    free: Vec<u32>,
+    /// The first free slot; none is if it is past the end.
+    free: usize,
     next: u32,
     next_before: u32,
     len: usize,
 }
 
 #[derive(Debug)]
-struct Slot<M> {
-    /// The number under which the message came: tells a key's message from a later one in the same slot.
-    number: u32,
-    message: Option<M>,
+enum Slot<M> {
+    /// A whole word, which most messages are aligned to: so they are copied whole.
+    Free {
+        next: usize,
+    },
+    Used(M),
 }
+
+/// No number of a message.
+const NONE: u32 = u32::MAX;
 
 impl<M> KeyedHeap<M> {
     pub(crate) fn new() -> Self {
@@ -63,7 +64,7 @@ impl<M> KeyedHeap<M> {
             first: Heap::default(),
             last: None,
             slots: Vec::new(),
-            free: Vec::new(),
+            free: usize::MAX,
             next: FIRST_NUMBER,
             next_before: FIRST_NUMBER - 1,
             len: 0,
@@ -75,8 +76,9 @@ impl<M> KeyedHeap<M> {
         self.len
     }
 
+    #[inline(always)]
     pub(crate) fn push(&mut self, rank: i64, message: M, before_equals: bool) {
-        if self.next == u32::MAX || self.next_before == 0 {
+        if self.next == NONE || self.next_before == 0 {
             self.renumber();
         }
         let number = if before_equals {
@@ -86,22 +88,10 @@ impl<M> KeyedHeap<M> {
             self.next += 1;
             self.next - 1
         };
-        let content = Slot { number, message: Some(message) };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = content;
-                slot
-            }
-            None => {
-                let slot = u32::try_from(self.slots.len()).expect("fewer than 2^32 messages in one mailbox");
-                self.slots.push(content);
-                slot
-            }
-        };
-        let key = key(rank, number, slot);
+        let key = key(rank, number, self.keep(message));
         self.first.push(key);
         if let Some(last) = &mut self.last {
-            last.push(reverse(key, last.oldest));
+            last.push(key);
         }
         self.len += 1;
     }
@@ -109,115 +99,170 @@ impl<M> KeyedHeap<M> {
     /// The rank of the most wanted message.
     #[inline]
     pub(crate) fn first_rank(&mut self) -> Option<i64> {
+        self.first_key().map(rank_of)
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop_first(&mut self) -> Option<(i64, M)> {
+        let key = self.first_key()?;
+        // The message first: it comes from afar, and the heap has work to do meanwhile.
+        let message = self.release(key);
+        self.first.pop();
+        self.tidy();
+        Some((rank_of(key), message))
+    }
+
+    /// The rank of the least wanted message.
+    pub(crate) fn last_rank(&mut self, oldest: bool) -> Option<i64> {
+        self.last_key(oldest).map(rank_of)
+    }
+
+    pub(crate) fn pop_last(&mut self, oldest: bool) -> Option<(i64, M)> {
+        let key = self.last_key(oldest)?;
+        let message = self.release(key);
+        self.tidy();
+        Some((rank_of(key), message))
+    }
+
+    /// The key of the most wanted message, which comes first in `first` then.
+    #[inline(always)]
+    fn first_key(&mut self) -> Option<Key> {
         if self.len == 0 {
             return None;
         }
         loop {
             let key = self.first.peek();
-            if self.last.is_none() || is_live(&self.slots, key, number_of(key)) {
-                return Some(rank_of(key));
+            if self.last.as_ref().is_none_or(|last| last.is_live(key)) {
+                return Some(key);
             }
             self.first.pop();
         }
     }
 
-    #[inline]
-    pub(crate) fn pop_first(&mut self) -> Option<(i64, M)> {
-        while self.len > 0 {
-            let key = self.first.pop();
-            if self.last.is_none() || is_live(&self.slots, key, number_of(key)) {
-                return Some((rank_of(key), self.release(slot_of(key))));
-            }
-        }
-        None
-    }
-
-    /// The rank of the least wanted message.
-    pub(crate) fn last_rank(&mut self, oldest: bool) -> Option<i64> {
+    /// The key of the least wanted message, which comes first in `last` then.
+    fn last_key(&mut self, oldest: bool) -> Option<Key> {
         if self.len == 0 {
             return None;
         }
-        self.last_key(oldest).map(|key| !rank_of(key))
-    }
-
-    pub(crate) fn pop_last(&mut self, oldest: bool) -> Option<(i64, M)> {
-        let rank = self.last_rank(oldest)?;
-        let key = self.last.as_mut().map(Heap::pop)?;
-        Some((rank, self.release(slot_of(key))))
-    }
-
-    /// The live key that comes first in `last`, which is made if it is not there.
-    fn last_key(&mut self, oldest: bool) -> Option<Key> {
-        let (first, slots) = (&self.first, &self.slots);
-        let last = self.last.get_or_insert_with(|| {
-            let mut last = Heap { oldest, ..Heap::default() };
-            first.keys().for_each(|key| last.push(reverse(key, oldest)));
-            last
-        });
+        let last = self.last.get_or_insert_with(|| Last::new(&self.first, oldest));
         loop {
-            let key = last.peek();
-            let number = if oldest { number_of(key) } else { !number_of(key) };
-            if is_live(slots, key, number) {
+            let key = last.reverse(last.keys.peek());
+            if last.is_live(key) {
                 return Some(key);
             }
-            last.pop();
+            last.keys.pop();
         }
     }
 
-    #[inline]
-    fn release(&mut self, slot: usize) -> M {
-        let message = self.slots[slot].message.take();
-        self.free.push(slot as u32);
+    /// Puts a message in a slot.
+    #[inline(always)]
+    fn keep(&mut self, message: M) -> u32 {
+        let slot = self.free;
+        if let Some(place @ &mut Slot::Free { next }) = self.slots.get_mut(slot) {
+            self.free = next;
+            // A free slot has nothing to drop, and forgetting it spares the look.
+            mem::forget(mem::replace(place, Slot::Used(message)));
+            return slot as u32;
+        }
+        let slot = u32::try_from(self.slots.len()).expect("fewer than 2^32 messages are in one mailbox");
+        self.slots.push(Slot::Used(message));
+        slot
+    }
+
+    /// Takes the message of a live key out of its slot.
+    #[inline(always)]
+    fn release(&mut self, key: Key) -> M {
+        let slot = slot_of(key);
+        if let Some(last) = &mut self.last {
+            last.numbers[slot] = NONE;
+        }
+        let Slot::Used(message) = mem::replace(&mut self.slots[slot], Slot::Free { next: self.free }) else {
+            unreachable!("a live key has a message");
+        };
+        self.free = slot;
         self.len -= 1;
-        self.tidy();
-        message.expect("a live key has a message")
+        message
     }
 
     /// Drops the keys of messages that are gone, before they outnumber the others; and all memory but a little,
     /// when nothing is left.
+    #[inline]
     fn tidy(&mut self) {
         if self.len == 0 {
-            *self = KeyedHeap { slots: Vec::new(), ..KeyedHeap::new() };
-            return;
-        }
-        let Some(last) = &mut self.last else { return };
-        let limit = 2 * self.len + 64;
-        let slots = &self.slots;
-        if self.first.len > limit {
-            self.first.retain(|key| is_live(slots, key, number_of(key)));
-        }
-        if last.len > limit {
-            let oldest = last.oldest;
-            last.retain(|key| is_live(slots, key, if oldest { number_of(key) } else { !number_of(key) }));
+            *self = KeyedHeap::new();
+        } else if let Some(last) = &mut self.last {
+            last.tidy(&mut self.first, 2 * self.len + 64);
         }
     }
 
     /// Numbers are used up: gives all messages new ones, in the same order.
     #[cold]
     fn renumber(&mut self) {
-        let slots = &self.slots;
-        self.first.retain(|key| is_live(slots, key, number_of(key)));
-        let mut keys: Vec<Key> = self.first.keys().collect();
-        keys.sort_unstable();
         let last = self.last.take();
+        let mut keys: Vec<Key> =
+            self.first.keys().filter(|&key| last.as_ref().is_none_or(|last| last.is_live(key))).collect();
+        keys.sort_unstable();
         self.first = Heap::default();
         self.next = FIRST_NUMBER;
         self.next_before = FIRST_NUMBER - 1;
         for old in keys {
-            let slot = slot_of(old);
-            self.slots[slot].number = self.next;
-            self.first.push(key(rank_of(old), self.next, slot as u32));
+            self.first.push(key(rank_of(old), self.next, slot_of(old) as u32));
             self.next += 1;
         }
-        if let Some(last) = last {
-            self.last_key(last.oldest);
-        }
+        self.last = last.map(|last| Last::new(&self.first, last.oldest));
     }
 }
 
-fn is_live<M>(slots: &[Slot<M>], key: Key, number: u32) -> bool {
-    let slot = &slots[slot_of(key)];
-    slot.message.is_some() && slot.number == number
+/// What eviction needs: the keys of the same messages, least wanted first, and which keys of both heaps have a message yet.
+#[derive(Debug)]
+struct Last {
+    /// Reversed.
+    keys: Heap,
+    /// Whether the oldest of equals is the least wanted, or the newest.
+    oldest: bool,
+    /// The number under which the message of each slot came, or [`NONE`]: tells it from an earlier one in the same slot.
+    numbers: Vec<u32>,
+}
+
+impl Last {
+    fn new(first: &Heap, oldest: bool) -> Self {
+        let mut last = Last { keys: Heap::default(), oldest, numbers: Vec::new() };
+        first.keys().for_each(|key| last.push(key));
+        last
+    }
+
+    fn push(&mut self, key: Key) {
+        let slot = slot_of(key);
+        if slot >= self.numbers.len() {
+            self.numbers.resize(slot + 1, NONE);
+        }
+        self.numbers[slot] = number_of(key);
+        self.keys.push(self.reverse(key));
+    }
+
+    fn is_live(&self, key: Key) -> bool {
+        self.numbers[slot_of(key)] == number_of(key)
+    }
+
+    /// The key under which the least wanted message comes first: largest rank, then oldest or newest. Of a reversed key, the
+    /// key.
+    fn reverse(&self, key_of_message: Key) -> Key {
+        let number = number_of(key_of_message);
+        let number = if self.oldest { number } else { !number };
+        key(!rank_of(key_of_message), number, slot_of(key_of_message) as u32)
+    }
+
+    /// Drops the keys of messages that are gone from a heap that has more than `limit`.
+    fn tidy(&mut self, first: &mut Heap, limit: usize) {
+        if first.len > limit {
+            first.retain(|key| self.is_live(key));
+        }
+        if self.keys.len > limit {
+            let mut keys = mem::take(&mut self.keys);
+            keys.retain(|key| self.is_live(self.reverse(key)));
+            self.keys = keys;
+        }
+    }
 }
 
 /// Four keys side by side, in one cache line.
@@ -231,15 +276,15 @@ struct Group([Key; 4]);
 struct Heap {
     groups: Vec<Group>,
     len: usize,
-    /// For a heap of reversed keys: how they were reversed.
-    oldest: bool,
 }
 
 impl Heap {
+    #[inline(always)]
     fn get(&self, index: usize) -> Key {
         self.groups[index / 4].0[index % 4]
     }
 
+    #[inline(always)]
     fn set(&mut self, index: usize, key: Key) {
         self.groups[index / 4].0[index % 4] = key;
     }
@@ -248,6 +293,7 @@ impl Heap {
         self.groups.iter().flat_map(|group| group.0).take(self.len)
     }
 
+    #[inline]
     fn push(&mut self, key: Key) {
         let index = self.len;
         self.len += 1;
@@ -258,6 +304,7 @@ impl Heap {
     }
 
     /// Puts `key` at `index`, or higher up where it belongs.
+    #[inline]
     fn rise(&mut self, mut index: usize, key: Key) {
         while index >= 4 {
             let parent = index / 4 - 1;
@@ -286,11 +333,13 @@ impl Heap {
     }
 
     /// The least key. There is one.
+    #[inline]
     fn peek(&self) -> Key {
         self.least(0).1
     }
 
     /// Takes the least key out. There is one.
+    #[inline]
     fn pop(&mut self) -> Key {
         let (mut hole, least) = self.least(0);
         self.len -= 1;

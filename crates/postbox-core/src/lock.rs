@@ -57,8 +57,9 @@ impl<T> SpinLock<T> {
         }
     }
 
+    /// Takes the lock after an attempt that failed.
     #[cold]
-    fn contend(&self) -> SpinGuard<'_, T> {
+    pub(crate) fn contend(&self) -> SpinGuard<'_, T> {
         let mut relax = Relax::new();
         loop {
             relax.relax();

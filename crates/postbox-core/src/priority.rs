@@ -188,7 +188,7 @@ impl<M> PriorityStore<M> {
         Some(Ranked { rank: self.ranks[index], message })
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, item: Ranked<M>, before_equals: bool) {
         let Ranked { rank, message } = item;
         match self.level(rank) {
@@ -215,7 +215,7 @@ impl<M> Store for PriorityStore<M> {
         self.in_levels + self.heap.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self) -> Option<Ranked<M>> {
         let Some(index) = self.first() else {
             return self.pop_from_heap();
@@ -226,6 +226,7 @@ impl<M> Store for PriorityStore<M> {
         }
     }
 
+    #[inline(always)]
     fn push(&mut self, item: Ranked<M>) {
         self.insert(item, false);
     }
@@ -263,7 +264,7 @@ impl<M> Store for PriorityStore<M> {
 }
 
 impl<M> PriorityStore<M> {
-    #[inline]
+    #[inline(always)]
     fn pop_from_heap(&mut self) -> Option<Ranked<M>> {
         let (rank, message) = self.heap.pop_first()?;
         Some(Ranked { rank, message })

@@ -30,6 +30,9 @@ pub trait Lock<T> {
     fn new(value: T) -> Self;
     fn lock(&self) -> Self::Guard<'_>;
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
+    /// The first half of [`lock`](Lock::lock): without a guard, [`wait_for`](Lock::wait_for) is the other.
+    fn lock_at_once(&self) -> Option<Self::Guard<'_>>;
+    fn wait_for(&self) -> Self::Guard<'_>;
 }
 
 /// A machine word that may be read without holding the lock under which it is written.
@@ -134,6 +137,16 @@ impl<T> Lock<T> for SpinLock<T> {
     fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         SpinLock::try_lock(self)
     }
+
+    #[inline(always)]
+    fn lock_at_once(&self) -> Option<SpinGuard<'_, T>> {
+        // For the model checker it is all one, and it has less to look at.
+        if cfg!(postbox_loom) { Some(SpinLock::lock(self)) } else { SpinLock::try_lock(self) }
+    }
+
+    fn wait_for(&self) -> SpinGuard<'_, T> {
+        SpinLock::contend(self)
+    }
 }
 
 impl Count for AtomicUsize {
@@ -188,6 +201,15 @@ impl<T> Lock<T> for RefCell<T> {
     #[inline(always)]
     fn try_lock(&self) -> Option<RefMut<'_, T>> {
         self.try_borrow_mut().ok()
+    }
+
+    #[inline(always)]
+    fn lock_at_once(&self) -> Option<RefMut<'_, T>> {
+        self.try_lock()
+    }
+
+    fn wait_for(&self) -> RefMut<'_, T> {
+        self.borrow_mut()
     }
 }
 
@@ -267,6 +289,10 @@ mod model {
 
         pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
             self.guard(self.value.lock().unwrap())
+        }
+
+        pub(crate) fn contend(&self) -> SpinGuard<'_, T> {
+            self.lock()
         }
 
         pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {

@@ -341,11 +341,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Mailbox<M> for QueueMailbox<M, O, C
 
     #[inline]
     fn dequeue(&self) -> Option<M> {
-        // As a match, so that the message is moved once.
-        match self.queue.core().try_poll() {
-            Ok(Some(message)) => Some(message),
-            _ => None,
-        }
+        self.queue.core().poll_some()
     }
 
     fn is_empty(&self) -> bool {

@@ -132,32 +132,36 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if this.core.has_nothing() && this.core.register_receiver(&mut this.ticket, context.waker()) {
+        if this.ticket.is_none()
+            && let Some(message) = this.core.poll_batch()
+        {
+            return Poll::Ready(Ok(message));
+        }
+        this.poll_with_care(context)
+    }
+}
+
+impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
+    #[inline(never)]
+    fn poll_with_care(&mut self, context: &mut Context<'_>) -> Poll<Result<M, QueueError<M>>> {
+        if self.core.has_nothing() && self.core.register_receiver(&mut self.ticket, context.waker()) {
             return Poll::Pending;
         }
         loop {
-            let answer = match this.core.poll_leisurely(MOST_PAUSES) {
+            let answer = match self.core.poll_leisurely(MOST_PAUSES) {
                 Ok(Some(message)) => Ok(message),
                 Err(error) => Err(error),
                 Ok(None) => {
-                    if this.core.register_receiver(&mut this.ticket, context.waker()) {
+                    if self.core.register_receiver(&mut self.ticket, context.waker()) {
                         return Poll::Pending;
                     }
                     continue;
                 }
             };
-            this.finish();
+            if self.ticket.is_some() {
+                self.core.remove_receiver(&mut self.ticket, true);
+            }
             return Poll::Ready(answer);
-        }
-    }
-}
-
-impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
-    /// Waits no more: there is an answer.
-    #[inline(always)]
-    fn finish(&mut self) {
-        if self.ticket.is_some() {
-            self.core.remove_receiver(&mut self.ticket, true);
         }
     }
 

@@ -146,6 +146,9 @@ impl<S: Store, C: MetadataStorageMode> Default for Extras<S, C> {
 type InboxGuard<'a, M, O, C> =
     <<C as MailboxConcurrency>::Lock<Inbox<<O as Order<M>>::Item>> as Lock<Inbox<<O as Order<M>>::Item>>>::Guard<'a>;
 
+type StoreGuard<'a, M, O, C> =
+    <<C as MailboxConcurrency>::Lock<<O as Order<M>>::Store> as Lock<<O as Order<M>>::Store>>::Guard<'a>;
+
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
         let capacity = options.capacity_limit().unwrap_or(usize::MAX);

@@ -31,7 +31,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if !O::Store::KEEPS_ARRIVAL || self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
             return None;
         }
-        self.take_stored().map(O::open)
+        self.take_stored()
     }
 
     #[inline]
@@ -40,9 +40,18 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             return self.poll_with_care();
         }
         match self.take() {
-            Some(item) => Ok(Some(O::open(item))),
+            Some(message) => Ok(Some(message)),
             None => self.end(),
         }
+    }
+
+    /// [`try_poll`](Self::try_poll) for a receiver that does not ask whether nothing will come.
+    #[inline]
+    pub(crate) fn poll_some(&self) -> Option<M> {
+        if self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
+            return self.poll_with_care().ok().flatten();
+        }
+        self.take()
     }
 
     /// [`try_poll`](Self::try_poll) for a receiver that has time: where messages come in a stream, it lets some
@@ -111,7 +120,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             None
         } else {
             match self.take() {
-                Some(item) => Some(O::open(item)),
+                Some(message) => Some(message),
                 None => return Err(QueueError::Disconnected),
             }
         };
@@ -129,7 +138,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             message = self.take_control();
         }
         if message.is_none() && flags & SUSPENDED == 0 {
-            message = self.take().map(O::open);
+            message = self.take();
         }
         match message {
             Some(message) => {
@@ -158,20 +167,49 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Takes the next regular message.
     #[inline(always)]
-    fn take(&self) -> Option<O::Item> {
+    fn take(&self) -> Option<M> {
         if !O::Store::KEEPS_ARRIVAL {
             return self.take_sorted();
         }
+        if let Some(message) = self.take_stored() {
+            return Some(message);
+        }
+        if self.is_drained() {
+            return None;
+        }
+        let mut inbox = self.back.inbox.lock_at_once();
+        if let Some(mut inbox) = inbox.take_if(|inbox| self.may_take_single(inbox)) {
+            let item = inbox.arrived.pop_single()?;
+            // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
+            self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+            drop(inbox);
+            self.wake_sender();
+            return Some(O::open(item));
+        }
+        self.take_with_care(inbox)
+    }
+
+    /// Whether the inbox holds one message, all others being gone, where messages come one by one.
+    #[inline(always)]
+    fn may_take_single(&self, inbox: &Inbox<O::Item>) -> bool {
+        self.front.stored.observe() == 0 && inbox.arrived.is_single() && self.flows.get() == 0 && self.linger.get() == 0
+    }
+
+    /// [`take`](Self::take) from a FIFO mailbox, with all that can be the matter.
+    #[inline(never)]
+    fn take_with_care<'a>(&'a self, inbox: Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
+        let mut inbox = inbox.unwrap_or_else(|| self.back.inbox.wait_for());
         loop {
-            if let Some(item) = self.take_stored() {
-                return Some(item);
-            }
-            if self.is_drained() {
-                return None;
-            }
-            let mut inbox = self.back.inbox.lock();
             if self.front.stored.observe() != 0 {
                 // Another consumer took the batch in.
+                drop(inbox);
+                if let Some(message) = self.take_stored() {
+                    return Some(message);
+                }
+                if self.is_drained() {
+                    return None;
+                }
+                inbox = self.back.inbox.lock();
                 continue;
             }
             let waiting = inbox.arrived.len();
@@ -187,20 +225,20 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 self.popped_one(&store);
                 drop(store);
                 self.wake_sender();
-                return Some(item);
+                return Some(O::open(item));
             }
             let item = inbox.arrived.pop_front()?;
-            // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
+            // As above.
             self.front.popped.publish(self.front.popped.get().wrapping_add(1));
             drop(inbox);
             self.wake_sender();
-            return Some(item);
+            return Some(O::open(item));
         }
     }
 
     /// Takes the next regular message of a batch that was taken in before.
     #[inline(always)]
-    fn take_stored(&self) -> Option<O::Item> {
+    fn take_stored(&self) -> Option<M> {
         if self.front.stored.observe() == 0 {
             return None;
         }
@@ -209,12 +247,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         self.popped_one(&store);
         drop(store);
         self.wake_sender();
-        Some(item)
+        Some(O::open(item))
     }
 
     /// Takes the most urgent message, after all that has arrived is sorted in.
-    #[inline]
-    fn take_sorted(&self) -> Option<O::Item> {
+    #[inline(always)]
+    fn take_sorted(&self) -> Option<M> {
         if self.is_drained() {
             return None;
         }
@@ -224,7 +262,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         self.popped_one(&store);
         drop(store);
         self.wake_sender();
-        Some(item)
+        Some(O::open(item))
     }
 
     /// Moves in what has arrived, if anything. Under the store's lock, so `popped` stands still.

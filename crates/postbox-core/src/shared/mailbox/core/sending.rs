@@ -39,13 +39,35 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if !O::Store::KEEPS_ARRIVAL {
             return self.offer_sorted(item);
         }
-        let mut inbox = self.back.inbox.lock();
-        let pushed = self.back.pushed.get();
-        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
+        let mut inbox = self.back.inbox.lock_at_once();
+        if let Some(mut inbox) = inbox.take_if(|inbox| self.is_clear(inbox) && inbox.arrived.has_place()) {
+            inbox.arrived.push_in_place(item);
+            self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+            drop(inbox);
+            self.wake_receiver();
+            return Ok(OfferOutcome::Accepted);
+        }
+        self.offer_with_care(item, inbox)
+    }
+
+    /// Whether a push needs no second look.
+    #[inline(always)]
+    fn is_clear(&self, inbox: &Inbox<O::Item>) -> bool {
+        inbox.clear_until.wrapping_sub(self.back.pushed.get()) as isize > 0
+    }
+
+    /// [`offer`](Self::offer) to a FIFO mailbox, with all that can be the matter.
+    #[inline(never)]
+    fn offer_with_care<'a>(
+        &'a self,
+        item: O::Item,
+        inbox: Option<InboxGuard<'a, M, O, C>>,
+    ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+        let mut inbox = inbox.unwrap_or_else(|| self.back.inbox.wait_for());
+        if !self.is_clear(&inbox) {
             return self.offer_after_second_look(item, inbox);
         }
-        inbox.arrived.push_back(item);
-        self.back.pushed.publish(pushed.wrapping_add(1));
+        self.push(&mut inbox, item);
         drop(inbox);
         self.wake_receiver();
         Ok(OfferOutcome::Accepted)
@@ -65,6 +87,16 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             self.wake_receiver();
             return Ok(OfferOutcome::Accepted);
         }
+        self.offer_with_inbox(item, store)
+    }
+
+    /// [`offer_sorted`](Self::offer_sorted) with both locks, or past a store that is in use.
+    #[inline(never)]
+    fn offer_with_inbox<'a>(
+        &'a self,
+        item: O::Item,
+        store: Option<StoreGuard<'a, M, O, C>>,
+    ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut inbox = self.back.inbox.lock();
         let pushed = self.back.pushed.get();
         if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
