@@ -195,7 +195,8 @@ impl<M> KeyedHeap<M> {
         }
     }
 
-    /// Numbers are used up: gives all messages new ones, in the same order.
+    /// Numbers are used up: gives all messages new ones, in the same order. What eviction needs is made anew when it is
+    /// needed again.
     #[cold]
     fn renumber(&mut self) {
         let last = self.last.take();
@@ -209,7 +210,6 @@ impl<M> KeyedHeap<M> {
             self.first.push(key(rank_of(old), self.next, slot_of(old) as u32));
             self.next += 1;
         }
-        self.last = last.map(|last| Last::new(&self.first, last.oldest));
     }
 }
 

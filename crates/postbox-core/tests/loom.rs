@@ -230,6 +230,28 @@ fn draining_and_direct_taking_count_alike() {
 }
 
 #[test]
+fn a_single_message_does_not_overtake_a_batch() {
+    loom::model(|| {
+        let mailbox = UnboundedMailbox::new();
+        assert!(mailbox.enqueue(1) && mailbox.enqueue(2));
+        let drainer = {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || {
+                let mut batch = Vec::new();
+                mailbox.drain_into(&mut batch, 1);
+                assert!(mailbox.enqueue(3));
+                batch
+            })
+        };
+        let mut first = Vec::from_iter(mailbox.dequeue());
+        first.extend(drainer.join().unwrap());
+        first.sort();
+        assert_eq!(first, [1, 2]);
+        assert_eq!((mailbox.size(), mailbox.dequeue()), (1, Some(3)));
+    });
+}
+
+#[test]
 fn the_bound_holds_while_both_ends_move() {
     loom::model(|| {
         let mailbox = BoundedMailbox::new(1);
