@@ -142,7 +142,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
-    #[inline(never)]
+    #[inline(always)]
     fn poll_with_care(&mut self, context: &mut Context<'_>) -> Poll<Result<M, QueueError<M>>> {
         if self.core.has_nothing() && self.core.register_receiver(&mut self.ticket, context.waker()) {
             return Poll::Pending;
