@@ -35,8 +35,8 @@ fn slot_of(key: Key) -> usize {
 #[derive(Debug)]
 pub(crate) struct KeyedHeap<M> {
     first: Heap,
-    /// Exists once something had to be evicted; `first` and its keys then each include those of messages that left by the
-    /// other end, which are passed over when they come up.
+    /// Exists once something had to be evicted. Then both heaps keep keys of messages that have left, which are passed
+    /// over when they come up.
     last: Option<Last>,
     slots: Vec<Slot<M>>,
     /// The first free slot; none is if it is past the end.
@@ -57,6 +57,9 @@ enum Slot<M> {
 
 /// No number of a message.
 const NONE: u32 = u32::MAX;
+
+/// As many messages can be given numbers anew, with one left for the next.
+const MOST: usize = (NONE - FIRST_NUMBER) as usize;
 
 impl<M> KeyedHeap<M> {
     pub(crate) fn new() -> Self {
@@ -164,9 +167,10 @@ impl<M> KeyedHeap<M> {
             mem::forget(mem::replace(place, Slot::Used(message)));
             return slot as u32;
         }
-        let slot = u32::try_from(self.slots.len()).expect("fewer than 2^32 messages are in one mailbox");
+        let slot = self.slots.len();
+        assert!(slot < MOST, "fewer than 2^31 - 1 messages with priorities of their own are in one mailbox");
         self.slots.push(Slot::Used(message));
-        slot
+        slot as u32
     }
 
     /// Takes the message of a live key out of its slot.
@@ -184,8 +188,7 @@ impl<M> KeyedHeap<M> {
         message
     }
 
-    /// Drops the keys of messages that are gone, before they outnumber the others; and all memory but a little,
-    /// when nothing is left.
+    /// Drops the keys of messages that are gone, before they outnumber the others; and all memory, when nothing is left.
     #[inline]
     fn tidy(&mut self) {
         if self.len == 0 {
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn renumbering_keeps_what_eviction_needs() {
+    fn what_is_evicted_after_renumbering_is_the_same() {
         let mut heap = KeyedHeap::new();
         for n in 0..6 {
             heap.push(n, n, false);

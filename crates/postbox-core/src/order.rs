@@ -1,4 +1,4 @@
-//! In which order messages leave: what differs between a FIFO and a priority mailbox, and nothing else.
+//! In which order messages leave: what differs between a FIFO and a priority mailbox.
 
 use crate::chunks::Chunks;
 

@@ -322,6 +322,25 @@ fn equals_of_one_producer_keep_their_order_past_and_through_the_inbox() {
 }
 
 #[test]
+fn sending_past_the_inbox_and_draining_count_alike() {
+    loom::model(|| {
+        let mailbox = PriorityMailbox::new(|n: &i32| i64::from(*n));
+        assert!(mailbox.enqueue(1));
+        let senders = [2, 3].map(|n| {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || assert!(mailbox.enqueue(n)))
+        });
+        let mut taken = Vec::new();
+        mailbox.drain_into(&mut taken, 1);
+        assert_eq!(taken, [1]);
+        senders.map(|sender| sender.join().unwrap());
+        assert_eq!((mailbox.size(), mailbox.message_count()), (2, 3));
+        taken.extend(std::iter::from_fn(|| mailbox.dequeue()));
+        assert_eq!(taken, [1, 2, 3]);
+    });
+}
+
+#[test]
 fn a_priority_mailbox_that_closes_keeps_what_it_took() {
     loom::model(|| {
         let mailbox = PriorityMailbox::new(|_: &i32| 0);

@@ -3,7 +3,8 @@
 //! Producers push into the *inbox* under one lock, consumers pop from the *store* under another. When the store
 //! has nothing more to give, a consumer takes the whole inbox in one exchange. So one producer and one consumer
 //! meet once per batch, not once per message, and what a consumer has taken in but not handed out is still in the
-//! mailbox: it counts in its size and any consumer may have it.
+//! mailbox: it counts in its size and any consumer may have it. A store of sorted messages that nobody uses also takes a
+//! message at once, past the inbox.
 //!
 //! # Invariants
 //!

@@ -228,7 +228,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 return Some(O::open(item));
             }
             let item = inbox.arrived.pop_front()?;
-            // As above.
+            // The store is empty, as in `take`.
             self.front.popped.publish(self.front.popped.get().wrapping_add(1));
             drop(inbox);
             self.wake_sender();

@@ -95,7 +95,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     fn offer_with_inbox<'a>(
         &'a self,
         item: O::Item,
-        store: Option<StoreGuard<'a, M, O, C>>,
+        mut store: Option<StoreGuard<'a, M, O, C>>,
     ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut inbox = self.back.inbox.lock();
         let pushed = self.back.pushed.get();
@@ -103,22 +103,24 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             drop(store);
             return self.offer_after_second_look(item, inbox);
         }
-        if let Some(mut store) = store {
-            store.absorb(&mut inbox.arrived);
-            store.push(item);
-            self.front.stored.publish(store.len());
-        } else {
-            inbox.arrived.push_back(item);
+        match &mut store {
+            Some(store) => {
+                store.absorb(&mut inbox.arrived);
+                store.push(item);
+                self.front.stored.publish(store.len());
+            }
+            None => inbox.arrived.push_back(item),
         }
+        // Before either lock is given back, so that whoever holds the store can count on it.
         self.back.pushed.publish(pushed.wrapping_add(1));
-        drop(inbox);
+        drop((inbox, store));
         self.wake_receiver();
         Ok(OfferOutcome::Accepted)
     }
 
     /// Whether a message may go to the store of sorted ones without a look at the inbox: there is no bound to keep, nobody to
-    /// tell, and nothing older in the inbox. Under the store's lock, where all of that but the last stands still, and
-    /// what comes to the inbox meanwhile is not older.
+    /// tell, and nothing older in the inbox. Under the store's lock, under which all of that stays so: no bound is ever set
+    /// where there was none, and what comes to the inbox meanwhile is not older.
     #[inline(always)]
     fn may_place(&self, store: &O::Store) -> bool {
         self.capacity.get() == usize::MAX
