@@ -108,9 +108,9 @@ impl<M> KeyedHeap<M> {
     #[inline(always)]
     pub(crate) fn pop_first(&mut self) -> Option<(i64, M)> {
         let key = self.first_key()?;
-        // The message first: it comes from afar, and the heap has work to do meanwhile.
-        let message = self.release(key);
+        // The key first: in a deep heap both come from afar, and what follows can go on while the message is on its way.
         self.first.pop();
+        let message = self.release(key);
         self.tidy();
         Some((rank_of(key), message))
     }
