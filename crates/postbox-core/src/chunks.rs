@@ -55,12 +55,6 @@ impl<T> Chunks<T> {
         self.head.is_empty()
     }
 
-    /// Whether all items are in the head.
-    #[inline(always)]
-    fn is_short(&self) -> bool {
-        self.rest.as_ref().is_none_or(|rest| rest.len == 0)
-    }
-
     /// Whether one more item needs no memory.
     #[inline(always)]
     pub(crate) fn has_place(&self) -> bool {
@@ -86,7 +80,7 @@ impl<T> Chunks<T> {
     /// Whether there is one item and no other.
     #[inline(always)]
     pub(crate) fn is_single(&self) -> bool {
-        self.head.len() == 1 && self.is_short()
+        self.head.len() == 1 && self.rest.as_ref().is_none_or(|rest| rest.len == 0)
     }
 
     /// [`pop_front`](Self::pop_front) where [one item](Self::is_single) is left.

@@ -119,10 +119,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         } else if self.flags.get() & SUSPENDED != 0 && !self.is_drained() {
             None
         } else {
-            match self.take() {
-                Some(message) => Some(message),
-                None => return Err(QueueError::Disconnected),
-            }
+            Some(self.take().ok_or(QueueError::Disconnected)?)
         };
         if message.is_some() {
             self.report(MailboxEvent::Dequeued);

@@ -98,8 +98,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         mut store: Option<StoreGuard<'a, M, O, C>>,
     ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut inbox = self.back.inbox.lock();
-        let pushed = self.back.pushed.get();
-        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0 {
+        if !self.is_clear(&inbox) {
             drop(store);
             return self.offer_after_second_look(item, inbox);
         }
@@ -112,7 +111,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             None => inbox.arrived.push_back(item),
         }
         // Before either lock is given back, so that whoever holds the store can count on it.
-        self.back.pushed.publish(pushed.wrapping_add(1));
+        self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
         drop((inbox, store));
         self.wake_receiver();
         Ok(OfferOutcome::Accepted)
@@ -136,15 +135,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             return false;
         }
         let mut inbox = self.back.inbox.lock();
-        let pushed = self.back.pushed.get();
-        if inbox.clear_until.wrapping_sub(pushed) as isize <= 0
+        if !self.is_clear(&inbox)
             && (self.flags.get() & (CLOSED | WATCHED | AWAITED) != 0 || !self.has_room(&mut inbox))
         {
             return false;
         }
         let Some(item) = item.take() else { return false };
-        inbox.arrived.push_back(item);
-        self.back.pushed.publish(pushed.wrapping_add(1));
+        self.push(&mut inbox, item);
         drop(inbox);
         self.wake_receiver();
         true
@@ -258,6 +255,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         refusal.map(O::open)
     }
 
+    #[inline(always)]
     fn push(&self, inbox: &mut InboxGuard<'_, M, O, C>, item: O::Item) {
         inbox.arrived.push_back(item);
         self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
