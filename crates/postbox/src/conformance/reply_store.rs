@@ -116,16 +116,18 @@ pub(super) fn an_entry_is_deleted(place: &Place<'_>) {
 pub(super) fn expired_entries_are_scanned_and_cleaned_up(place: &Place<'_>) {
     let store = store(place);
     let alive = created(&store, place.ticks(100));
-    let mut ids: Vec<ReplyId> = (0..5).map(|_| created(&store, place.ticks(3))).collect();
+    let ids: Vec<ReplyId> = (0..5).map(|_| created(&store, place.ticks(3))).collect();
+    let is_gone = |id: &ReplyId| state(&store, id).is_none();
     place.pass(4);
     let scanned = store.scan_expired(1000).blocking().unwrap();
     assert!(!scanned.contains(&alive));
-    ids.retain(|id| scanned.contains(id));
-    assert_eq!(ids.len(), 5);
+    // A server may remove what is over by itself, at any moment from here on (DynamoDB by its time to live).
+    assert!(ids.iter().all(|id| scanned.contains(id) || is_gone(id)));
     assert!(store.scan_expired(2).blocking().unwrap().len() <= 2);
-    assert_eq!(store.cleanup_expired(2).blocking().unwrap(), 2);
+    let cleaned = store.cleanup_expired(2).blocking().unwrap();
+    assert!(cleaned == 2 || (cleaned < 2 && ids.iter().all(is_gone)), "{cleaned} of five, two at most, were removed");
     while store.cleanup_expired(100).blocking().unwrap() > 0 {}
-    assert!(ids.iter().all(|id| state(&store, id).is_none()));
+    assert!(ids.iter().all(is_gone));
     assert_eq!(state(&store, &alive), Some(ReplyState::Pending));
 }
 
