@@ -118,7 +118,7 @@ fn written(write: impl FnOnce(&mut Vec<u8>) -> Result<(), CodecError>) -> Result
 
 /// A small body, in one piece of memory with its count of references. `Bytes` of a slice has two pieces as soon as it is shared, and
 /// what goes from thread to thread is best one.
-struct Small<const N: usize> {
+pub(crate) struct Small<const N: usize> {
     length: usize,
     bytes: [u8; N],
 }
@@ -126,16 +126,24 @@ struct Small<const N: usize> {
 const LARGEST_SMALL: usize = 128;
 
 impl<const N: usize> Small<N> {
+    /// The first bytes of these.
+    #[inline(always)]
+    pub(crate) fn first(length: usize, bytes: [u8; N]) -> Bytes {
+        Bytes::from_owner(Small { length, bytes })
+    }
+
     fn copied(body: &[u8]) -> Bytes {
-        let mut small = Small { length: body.len(), bytes: [0; N] };
-        small.bytes[..body.len()].copy_from_slice(body);
-        Bytes::from_owner(small)
+        let mut bytes = [0; N];
+        bytes[..body.len()].copy_from_slice(body);
+        Self::first(body.len(), bytes)
     }
 }
 
 impl<const N: usize> AsRef<[u8]> for Small<N> {
+    #[inline(always)]
     fn as_ref(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        // Not by an index, which might panic: what cannot fail needs no way out.
+        self.bytes.get(..self.length).unwrap_or_default()
     }
 }
 

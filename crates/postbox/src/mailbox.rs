@@ -165,15 +165,17 @@ impl<T, R, C> Mailbox<T, R, C> {
     {
         let core = Arc::clone(&self.core);
         // What expects a reply is refused, and keeps its place in the results.
-        let messages = messages.into_iter();
-        let mut receipts: Batch<Receipt> = Batch::with_capacity(messages.size_hint().0);
-        let mut refused: Vec<(usize, MessageId)> = Vec::new();
-        for (at, message) in messages.enumerate() {
-            match message.expects_reply() {
-                false => receipts.push(message.receipt()),
-                true => refused.push((at, message.id.clone())),
+        let (mut at, mut expecting) = (0, Vec::new());
+        let receipts = messages.into_iter().map(|message| {
+            if message.expects_reply() {
+                expecting.push(at);
             }
-        }
+            at += 1;
+            message.receipt()
+        });
+        let mut receipts: Vec<Receipt> = receipts.collect();
+        let refused = expecting.iter().enumerate().map(|(before, &at)| (at, receipts.remove(at - before).id));
+        let refused: Vec<(usize, MessageId)> = refused.collect();
         Call::new(move || {
             let many = receipts.len() + refused.len();
             if many == 0 {
@@ -182,7 +184,8 @@ impl<T, R, C> Mailbox<T, R, C> {
             if let Err(error) = core.check_batch("batch size", many) {
                 return Answer::ready(Err(error));
             }
-            let done = if receipts.is_empty() { Answer::ready(Batch::new()) } else { core.acknowledge(receipts) };
+            let done =
+                if receipts.is_empty() { Answer::ready(Batch::new()) } else { core.acknowledge(receipts.into()) };
             done.map(move |done| {
                 let mut results = done.into_vec();
                 for (at, id) in refused {

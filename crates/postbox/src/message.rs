@@ -6,8 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Headers, Receipt};
-use crate::clock::Moment;
+use crate::backend::{Delivery, Headers, Receipt};
 use crate::codec::{Encode, Json};
 use crate::core::Core;
 use crate::id::{MessageId, ReceiptHandle, ReplyId};
@@ -80,35 +79,28 @@ pub struct Lease<R = (), C = Json> {
 }
 
 impl<T, R, C> Message<T, R, C> {
+    /// A message of a delivery, without its headers. Identifiers are copied by words: moved, they would go in other pieces than they
+    /// were written in, which stalls the processor.
     #[inline(always)]
-    pub(crate) fn new(
-        core: Arc<Core>,
-        id: MessageId,
-        body: T,
-        headers: Option<Arc<Headers>>,
-        receipt_handle: ReceiptHandle,
-        delivery_count: u32,
-        enqueued_at: Moment,
-    ) -> Self {
-        let (reply_to, reply, attributes) = match headers {
-            None => (None, None, BTreeMap::new()),
-            Some(headers) => match Arc::try_unwrap(headers) {
-                Ok(headers) => (headers.reply_to, headers.reply, headers.attributes),
-                Err(shared) => (shared.reply_to.clone(), shared.reply.clone(), shared.attributes.clone()),
-            },
-        };
+    pub(crate) fn new(core: &Arc<Core>, delivery: &Delivery, body: T) -> Self {
         Message {
-            id,
+            enqueued_at: delivery.enqueued_at.into(),
+            core: Arc::clone(core),
+            id: delivery.id.clone(),
             body,
-            delivery_count,
-            enqueued_at: enqueued_at.into(),
-            attributes,
-            receipt_handle,
-            reply_to,
-            reply,
-            core,
+            delivery_count: delivery.delivery_count,
+            attributes: BTreeMap::new(),
+            receipt_handle: delivery.receipt_handle.clone(),
+            reply_to: None,
+            reply: None,
             types: PhantomData,
         }
+    }
+
+    /// What the sender wrote on it, which most messages have nothing of.
+    pub(crate) fn set_headers(&mut self, headers: Arc<Headers>) {
+        let headers = Arc::unwrap_or_clone(headers);
+        (self.reply_to, self.reply, self.attributes) = (headers.reply_to, headers.reply, headers.attributes);
     }
 
     /// The body and the lease, when the body must move.

@@ -100,28 +100,35 @@ where
 
 awaitable!(ReceiveMessages<T, R, C> where T: Send + 'static, R: 'static, C: Decode<T>);
 
-fn decode_all<T, R, C: Decode<T>>(core: Arc<Core>, deliveries: Vec<Delivery>) -> Result<Vec<Message<T, R, C>>, Error> {
-    let mut messages = Vec::with_capacity(deliveries.len());
+fn decode_all<T, R, C: Decode<T>>(
+    core: Arc<Core>,
+    mut deliveries: Vec<Delivery>,
+) -> Result<Vec<Message<T, R, C>>, Error> {
+    let mut bodies = Vec::with_capacity(deliveries.len());
     let mut bad = None;
-    for delivery in deliveries {
-        // In parts, so that the whole is not moved.
-        let Delivery { id, body, content_type, headers, receipt_handle, delivery_count, enqueued_at, .. } = delivery;
-        match decode::<T, C>(body, &content_type) {
-            Ok(body) => {
-                let core = Arc::clone(&core);
-                messages.push(Message::new(core, id, body, headers, receipt_handle, delivery_count, enqueued_at));
-            }
+    deliveries.retain_mut(|delivery| {
+        match decode::<T, C>(std::mem::take(&mut delivery.body), &delivery.content_type) {
+            Ok(body) => bodies.push(body),
             Err(reason) => {
-                let error = Error::decoding(&id, &reason);
-                undecodable(&core, Receipt { id, handle: receipt_handle }, delivery_count, reason);
-                bad = bad.or(Some(error));
+                bad = bad.take().or(Some(Error::decoding(&delivery.id, &reason)));
+                undecodable(&core, delivery, reason);
+                return false;
             }
         }
+        true
+    });
+    if let Some(error) = bad.filter(|_| bodies.is_empty()) {
+        return Err(error);
     }
-    match bad {
-        Some(error) if messages.is_empty() => Err(error),
-        _ => Ok(messages),
+    // All at once, when nothing can go wrong any more: so each message is written where it stays.
+    let parts = deliveries.iter().zip(bodies);
+    let mut messages: Vec<_> = parts.map(|(delivery, body)| Message::new(&core, delivery, body)).collect();
+    for (message, delivery) in messages.iter_mut().zip(&mut deliveries) {
+        if let Some(headers) = delivery.headers.take() {
+            message.set_headers(headers);
+        }
     }
+    Ok(messages)
 }
 
 /// A decoder that panics is no better than one that fails.
@@ -137,12 +144,13 @@ fn decode<T, C: Decode<T>>(body: Bytes, content_type: &ContentType) -> Result<T,
 
 /// It stays leased and comes back when its time is up, until its deliveries are spent.
 #[cold]
-fn undecodable(core: &Arc<Core>, receipt: Receipt, delivery_count: u32, reason: String) {
-    let id = &receipt.id;
+fn undecodable(core: &Arc<Core>, delivery: &Delivery, reason: String) {
+    let (id, delivery_count) = (&delivery.id, delivery.delivery_count);
     core.meters.undecodable.increment(1);
     warn!(mailbox = %core.name, %id, delivery_count, reason, "undecodable");
     core.tell(|mailbox| MailboxEvent::Undecodable { mailbox, id: id.clone(), delivery_count, reason: reason.clone() });
     if delivery_count >= core.max_deliveries.unwrap_or(UNDECODABLE_DELIVERIES) {
+        let receipt = Receipt { id: id.clone(), handle: delivery.receipt_handle.clone() };
         in_background(core.dead_letter(Batch::from_buf([(receipt, reason)])));
     }
 }

@@ -61,7 +61,7 @@ impl<M> Ledger<M> {
         self.counter += 1;
         let arrival = self.counter;
         let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival }));
-        let slot = self.slots.insert(Slot::new(dead.id, dead.message, dead.sent_at, extras));
+        let slot = self.slots.vacancy().fill(Slot::new(dead.id, dead.message, dead.sent_at, extras));
         self.join(slot);
     }
 }

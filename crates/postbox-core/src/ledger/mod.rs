@@ -157,7 +157,7 @@ impl<M> Ledger<M> {
             let group = posting.group.map(|name| self.groups.name(name));
             Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.counter })
         });
-        let slot = self.slots.insert(Slot::new(posting.id, posting.message, now, extras));
+        let slot = self.slots.vacancy().fill(Slot::new(posting.id, posting.message, now, extras));
         if posting.visible_at > now {
             // Of two with one id the first is the one that can be cancelled.
             self.cancellable.entry(posting.id).or_insert(slot);
@@ -173,9 +173,10 @@ impl<M> Ledger<M> {
     /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now. It is behind all that can be
     /// delivered already: whoever keeps messages back stores them before anything else surfaces, so before something
     /// [is due](Self::is_due), is given back, or leaves a [group](Self::has_groups).
+    #[inline(always)]
     pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
         self.advance(sent_at);
-        let slot = self.slots.insert(Slot::new(id, message, sent_at, None));
+        let slot = self.slots.vacancy().fill(Slot::new(id, message, sent_at, None));
         self.surface(slot);
     }
 
@@ -214,6 +215,25 @@ impl<M> Ledger<M> {
         }
         self.take_from_due(slot);
         Ok(self.slots.remove(slot).expect("a linked slot is in use").message)
+    }
+
+    /// The same, but the message is dropped where it is, after `last` has seen it: to take out what should be dropped elsewhere.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    #[inline(always)]
+    pub fn acknowledge_in_place(&mut self, now: u64, receipt: Receipt, last: impl FnOnce(&mut M)) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        let held = self.slot_mut(slot);
+        last(&mut held.message);
+        if held.extras.is_some() {
+            self.remove(slot);
+            return Ok(());
+        }
+        self.take_from_due(slot);
+        self.slots.discard(slot);
+        Ok(())
     }
 
     /// Ends a lease; the message is visible again at `at`.

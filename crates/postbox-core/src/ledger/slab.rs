@@ -22,6 +22,26 @@ pub(super) struct Slab<T> {
     len: usize,
 }
 
+/// A place that is free. What goes there is made only now, when nothing can go wrong any more: so it is written where it stays.
+pub(super) struct Vacancy<'a, T> {
+    index: u32,
+    place: &'a mut Place<T>,
+    next: u32,
+    free: &'a mut u32,
+    len: &'a mut usize,
+}
+
+impl<T> Vacancy<'_, T> {
+    #[inline(always)]
+    pub(super) fn fill(self, value: T) -> u32 {
+        *self.free = self.next;
+        *self.len += 1;
+        // It was free: there is nothing to drop.
+        core::mem::forget(core::mem::replace(self.place, Place::Used(value)));
+        self.index
+    }
+}
+
 impl<T> Slab<T> {
     pub(super) const fn new() -> Self {
         Slab { chunks: Vec::new(), free: NONE, len: 0 }
@@ -31,19 +51,17 @@ impl<T> Slab<T> {
         self.len
     }
 
+    /// A free place.
     #[inline(always)]
-    pub(super) fn insert(&mut self, value: T) -> u32 {
+    pub(super) fn vacancy(&mut self) -> Vacancy<'_, T> {
         if self.free == NONE {
             self.grow();
         }
         let index = self.free;
-        let place = &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK];
-        // Exchanged, not assigned: there is nothing to drop, and so the value is written where it stays.
-        if let Place::Free { next } = core::mem::replace(place, Place::Used(value)) {
-            self.free = next;
-        }
-        self.len += 1;
-        index
+        let Slab { chunks, free, len } = self;
+        let place = &mut chunks[index as usize / CHUNK][index as usize % CHUNK];
+        let Place::Free { next } = *place else { unreachable!("the list of free places leads to free places") };
+        Vacancy { index, place, next, free, len }
     }
 
     /// Adds a chunk of free places.
@@ -94,6 +112,22 @@ impl<T> Slab<T> {
         self.free = index;
         self.len -= 1;
         Some(value)
+    }
+
+    /// Drops a value in its place.
+    #[inline(always)]
+    pub(super) fn discard(&mut self, index: u32) {
+        if self.len == 1 && self.chunks.len() > 1 {
+            self.remove_last(index);
+            return;
+        }
+        let Some(chunk) = self.chunks.get_mut(index as usize / CHUNK) else { return };
+        let place = &mut chunk[index as usize % CHUNK];
+        if matches!(place, Place::Used(_)) {
+            *place = Place::Free { next: self.free };
+            self.free = index;
+            self.len -= 1;
+        }
     }
 
     #[cold]

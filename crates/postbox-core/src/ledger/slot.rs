@@ -60,6 +60,7 @@ pub(super) const fn whole([high, low]: [u64; 2]) -> u128 {
 
 impl<M> Slot<M> {
     /// Never delivered, and in no list yet.
+    #[inline(always)]
     pub(super) fn new(id: u128, message: M, sent_at: u64, extras: Option<Box<Extras>>) -> Self {
         Slot {
             message,

@@ -482,7 +482,13 @@ proptest! {
                     let lease = which % receipts.len();
                     let found = model.leased(lease);
                     let gone = found.map(|index| model.remove(index).id);
-                    prop_assert_eq!(ledger.acknowledge(now, receipts[lease]).ok(), gone);
+                    if which % 2 == 0 {
+                        prop_assert_eq!(ledger.acknowledge(now, receipts[lease]).ok(), gone);
+                    } else {
+                        let mut seen = None;
+                        let done = ledger.acknowledge_in_place(now, receipts[lease], |message| seen = Some(*message));
+                        prop_assert_eq!((done.is_ok(), seen), (gone.is_some(), gone));
+                    }
                 }
                 Operation::GiveBack(which, after) if !receipts.is_empty() => {
                     let lease = which % receipts.len();

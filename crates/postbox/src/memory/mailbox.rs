@@ -2,20 +2,25 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use postbox_core::Lock as _;
 use postbox_core::{Held, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Stale};
 
+use super::body::Body;
 use super::long_poll::{LOOKS, LongPoll};
 use super::store::{Store, Stored, nanos, this_thread};
 use super::{DEDUPLICATION_WINDOW, Space};
 use crate::address::MailboxName;
 use crate::backend::{
-    Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
+    Batch, ByteMailbox, Counts, DeadLetter, Delivery, Headers, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
+    Visibility,
 };
 use crate::clock::Moment;
+use crate::codec::ContentType;
 use crate::error::Error;
 use crate::id::{MessageId, ReceiptHandle};
 use crate::operation::Answer;
@@ -96,13 +101,24 @@ fn expired(receipt: Receipt) -> impl FnOnce(Stale) -> Error {
     move |Stale| Error::ReceiptHandleExpired { id: receipt.id }
 }
 
-#[inline(always)]
 fn delivery(held: Held<'_, Stored>, now: u64) -> Delivery {
+    let Stored { body, content_type, headers } = held.message;
+    whole(held, now, body.to_bytes(), content_type.clone(), headers.clone())
+}
+
+#[inline(always)]
+fn whole(
+    held: Held<'_, Stored>,
+    now: u64,
+    body: Bytes,
+    content_type: ContentType,
+    headers: Option<Arc<Headers>>,
+) -> Delivery {
     Delivery {
         id: MessageId::from_u128(held.id),
-        body: held.message.body.clone(),
-        content_type: held.message.content_type.clone(),
-        headers: held.message.headers.clone(),
+        body,
+        content_type,
+        headers,
         receipt_handle: ReceiptHandle::from_u128(held.receipt.to_bits()),
         delivery_count: held.deliveries,
         enqueued_at: Moment::from_nanos(held.sent_at),
@@ -124,7 +140,11 @@ fn store_one(
     let special = message.special.as_deref();
     let posting = Posting {
         id,
-        message: Stored { body: message.body, content_type: message.content_type, headers: message.headers },
+        message: Stored {
+            body: Body::Long(message.body),
+            content_type: message.content_type,
+            headers: message.headers,
+        },
         visible_at: if message.delay.is_zero() { 0 } else { now.saturating_add(nanos(message.delay)) },
         expires_at: special.and_then(|special| special.expires_in).map(|after| now.saturating_add(nanos(after))),
         group: special.and_then(|special| special.group.as_deref()),
@@ -165,15 +185,9 @@ impl ByteMailbox for MemoryMailbox {
             && message.delay.is_zero()
             && self.store.consumer.load(Ordering::Relaxed) != this_thread()
             && let Some(id) = message.id.as_u128()
+            && self.store.post(id, &mut message)
         {
-            let Outgoing { body, content_type, headers, .. } = message;
-            match self.store.post(id, Stored { body, content_type, headers }) {
-                Ok(()) => return Answer::ready(Ok(message.id)),
-                Err(back) => {
-                    message =
-                        Outgoing { body: back.body, content_type: back.content_type, headers: back.headers, ..message }
-                }
-            }
+            return Answer::ready(Ok(message.id));
         }
         let mut refused = None;
         let mut result = None;
@@ -201,15 +215,14 @@ impl ByteMailbox for MemoryMailbox {
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         // What was stored is dropped after the lock is released.
-        let mut gone: Vec<Stored> = Vec::with_capacity(receipts.len());
+        let mut gone: Vec<Stored> = Vec::new();
         let mut results = Batch::with_capacity(receipts.len());
         self.store.act_with(0, |ledger, now| {
             for receipt in &receipts {
-                match ledger.acknowledge(now, receipt_of(&receipt.handle)) {
-                    Ok(message) => {
-                        gone.push(message);
-                        results.push(Ok(()));
-                    }
+                match ledger.acknowledge_in_place(now, receipt_of(&receipt.handle), |message| {
+                    gone.extend(message.take_heavy());
+                }) {
+                    Ok(()) => results.push(Ok(())),
                     Err(Stale) => results.push(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
                 }
             }
@@ -221,10 +234,12 @@ impl ByteMailbox for MemoryMailbox {
         let handle = receipt_of(&receipt.handle);
         // Dropped after the lock is released.
         let mut gone = None;
-        self.store.act_with(0, |ledger, now| gone = ledger.acknowledge(now, handle).ok());
-        match gone {
-            Some(_) => Answer::ready(Ok(())),
-            None => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
+        let done = self
+            .store
+            .act_with(0, |ledger, now| ledger.acknowledge_in_place(now, handle, |message| gone = message.take_heavy()));
+        match done {
+            Ok(()) => Answer::ready(Ok(())),
+            Err(Stale) => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
         }
     }
 
@@ -335,6 +350,15 @@ pub(super) fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive, tak
     ledger.advance(now);
     taken.reserve_exact(request.max.min(ledger.deliverable()));
     ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| {
-        taken.push(delivery(held, now))
+        // Made when there is a place for it: so it is written where it stays.
+        match (held.message.plain_type(), &held.message.body) {
+            (Some(content_type), Body::Short(body)) => {
+                taken.extend(iter::once_with(|| whole(held, now, body.to_bytes(), content_type, None)));
+            }
+            (Some(content_type), Body::Long(body)) => {
+                taken.extend(iter::once_with(|| whole(held, now, body.clone(), content_type, None)));
+            }
+            (None, _) => taken.push(delivery(held, now)),
+        }
     });
 }

@@ -1,12 +1,12 @@
 //! What is in a mailbox in memory, shared by its handles.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use postbox_core::Lock as _;
 use postbox_core::shared::mailbox::MailboxConcurrency;
 use postbox_core::{Ledger, LedgerOptions, ThreadSafe, WaitQueue};
@@ -14,17 +14,39 @@ use rand::RngExt as _;
 use smallvec::SmallVec;
 
 use super::DEDUPLICATION_WINDOW;
+use super::body::Body;
 use crate::address::MailboxName;
-use crate::backend::Headers;
+use crate::backend::{Headers, Outgoing};
 use crate::clock::{Alarm, Clock, Moment};
-use crate::codec::{ContentType, copied};
+use crate::codec::ContentType;
 
 /// What is stored of a message; the ledger keeps its id, times and counts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Stored {
-    pub(super) body: Bytes,
+    pub(super) body: Body,
     pub(super) content_type: ContentType,
     pub(super) headers: Option<Arc<Headers>>,
+}
+
+impl Stored {
+    /// The content type of a message that has no headers, if it is one of those that need no memory.
+    #[inline(always)]
+    pub(super) fn plain_type(&self) -> Option<ContentType> {
+        match (&self.content_type, &self.headers) {
+            (ContentType::Other(_), _) | (_, Some(_)) => None,
+            (ContentType::Json, None) => Some(ContentType::Json),
+            (ContentType::MessagePack, None) => Some(ContentType::MessagePack),
+            (ContentType::Bytes, None) => Some(ContentType::Bytes),
+            (ContentType::Unmarked, None) => Some(ContentType::Unmarked),
+        }
+    }
+
+    /// Takes out what runs code of others or gives memory back when it is dropped, if there is such a thing.
+    #[inline(always)]
+    pub(super) fn take_heavy(&mut self) -> Option<Stored> {
+        let is_light = matches!(self.body, Body::Short(_)) && self.plain_type().is_some();
+        (!is_light).then(|| std::mem::take(self))
+    }
 }
 
 /// The mailbox itself, shared by its handles.
@@ -63,42 +85,7 @@ pub(super) struct Apart<T>(T);
 pub(super) struct Entry {
     id: u128,
     sent_at: u64,
-    body: Carried,
-    content_type: ContentType,
-    headers: Option<Arc<Headers>>,
-}
-
-/// A body on its way to another thread. A short one is copied, and each thread has its own: memory that one thread
-/// allocates and another frees costs both of them more than that.
-enum Carried {
-    Short { length: u8, bytes: [u8; SHORT] },
-    Long(Bytes),
-}
-
-/// Bodies of up to so many bytes are copied.
-const SHORT: usize = 64;
-
-impl Carried {
-    /// Leaves a short body where it is: its owner drops it, outside of the lock.
-    #[inline(always)]
-    fn of(body: &mut Bytes) -> Self {
-        match body.len() {
-            length @ 0..=SHORT => {
-                let mut bytes = [0; SHORT];
-                bytes[..length].copy_from_slice(body);
-                Carried::Short { length: length as u8, bytes }
-            }
-            _ => Carried::Long(std::mem::take(body)),
-        }
-    }
-
-    #[inline(always)]
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Carried::Short { length, bytes } => copied(&bytes[..usize::from(length)]),
-            Carried::Long(body) => body,
-        }
-    }
+    message: Stored,
 }
 
 /// So many in the inbox are taken in by the sender, if nobody consumes.
@@ -258,9 +245,7 @@ impl Store {
         let mut was_needed = false;
         while state.ledger.deliverable() < deliverable {
             match state.arrivals.pop_front() {
-                Some(Entry { id, sent_at, body, content_type, headers }) => {
-                    state.ledger.absorb(sent_at, id, Stored { body: body.into_bytes(), content_type, headers });
-                }
+                Some(Entry { id, sent_at, message }) => state.ledger.absorb(sent_at, id, message),
                 None if !was_needed && self.collect(state) => was_needed = true,
                 None => break,
             }
@@ -283,20 +268,26 @@ impl Store {
         true
     }
 
-    /// Puts a plain message into the inbox, if that will do. Otherwise gives it back.
-    pub(super) fn post(&self, id: u128, mut message: Stored) -> Result<(), Stored> {
+    /// Puts a plain message into the inbox, if that will do. Whether it did; what is left of the message then is for the caller to
+    /// drop.
+    #[inline]
+    pub(super) fn post(&self, id: u128, message: &mut Outgoing) -> bool {
         let mut inbox = self.inbox.lock();
         // Whoever waits registered under this lock, and a bound was set under it.
         if self.waiting.is_waiting() || self.bounded.load(Ordering::Relaxed) {
-            return Err(message);
+            return false;
         }
-        inbox.push_back(Entry {
+        let sent_at = self.clock.now().as_nanos();
+        // Made when there is a place for it: so it is written where it stays.
+        inbox.extend(iter::once_with(|| Entry {
             id,
-            sent_at: self.clock.now().as_nanos(),
-            body: Carried::of(&mut message.body),
-            content_type: std::mem::take(&mut message.content_type),
-            headers: message.headers.take(),
-        });
+            sent_at,
+            message: Stored {
+                body: Body::carried(&mut message.body),
+                content_type: std::mem::take(&mut message.content_type),
+                headers: message.headers.take(),
+            },
+        }));
         let arrived = inbox.len();
         self.arrived.store(arrived, Ordering::Release);
         drop(inbox);
@@ -305,7 +296,7 @@ impl Store {
         {
             self.absorb(&mut state, usize::MAX);
         }
-        Ok(())
+        true
     }
 
     /// The current thread consumes: its sends need no inbox.

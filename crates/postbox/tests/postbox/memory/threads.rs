@@ -20,6 +20,61 @@ fn what_another_thread_sent_is_deleted_too() {
     assert!(mailbox.receive().blocking().unwrap().is_empty());
 }
 
+/// Bodies of any length, each a beginning of the same bytes: peeked at, delivered, delivered again, dead, redriven.
+#[test]
+fn bodies_of_every_length_stay_as_they_were_sent() {
+    let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    let bytes: Vec<u8> = (1..=200).collect();
+    let bodies = || (0..=bytes.len()).map(|length| &bytes[..length]);
+    thread::scope(|scope| {
+        scope.spawn(|| bodies().for_each(|body| drop(mailbox.send(&body.to_vec()).blocking().unwrap())));
+    });
+    let peeked = mailbox.peek(1000).blocking().unwrap();
+    assert!(peeked.iter().map(|delivery| &delivery.body[..]).eq(bodies()));
+    let receive = || mailbox.receive().max_messages(1000).blocking().unwrap();
+    for delivery_count in 1..3 {
+        let messages = receive();
+        assert!(messages.iter().map(|message| &message.body[..]).eq(bodies()));
+        assert!(messages.iter().all(|message| message.delivery_count == delivery_count));
+        messages.iter().for_each(|message| message.nack().blocking().unwrap());
+    }
+    receive().iter().for_each(|message| message.dead_letter("to see it again").blocking().unwrap());
+    let letters = mailbox.dead_letters().list(1000).blocking().unwrap();
+    assert!(letters.iter().map(|letter| &letter.body[..]).eq(bodies()));
+    assert_eq!(mailbox.dead_letters().redrive(1000).blocking().unwrap(), bytes.len() as u64 + 1);
+    let messages = receive();
+    assert!(messages.iter().map(|message| &message.body[..]).eq(bodies()));
+    let done = mailbox.acknowledge_batch(&messages).blocking().unwrap();
+    assert!(done.iter().all(Result::is_ok));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+/// What has to be dropped is dropped once, when the message is finished.
+#[test]
+fn what_came_with_a_message_goes_with_it() {
+    let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("parts").unwrap();
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            mailbox.send(&vec![1]).attribute("tenant", "a").reply_to("somewhere").blocking().unwrap();
+            mailbox.send(&vec![2]).blocking().unwrap();
+        });
+    });
+    for _ in 0..2 {
+        let messages = mailbox.receive().max_messages(2).blocking().unwrap();
+        assert_eq!(
+            (messages[0].attributes["tenant"].as_str(), messages[0].reply_to.as_deref()),
+            ("a", Some("somewhere"))
+        );
+        assert_eq!((messages[1].attributes.len(), messages[1].reply_to.as_deref()), (0, None));
+        messages.iter().for_each(|message| message.nack().blocking().unwrap());
+    }
+    let messages = mailbox.receive().max_messages(2).blocking().unwrap();
+    let done = mailbox.acknowledge_batch(&messages).blocking().unwrap();
+    assert!(done.len() == 2 && done.iter().all(Result::is_ok), "{done:?}");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Send,

@@ -1,0 +1,59 @@
+//! The body of a message in memory.
+
+use bytes::Bytes;
+
+use crate::codec::Small;
+
+/// A body as it is stored. A short one that comes from another thread lies in its place, without memory of its own, and each
+/// delivery gets a copy: memory that one thread allocates and another frees costs both of them more than that.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Short(Short),
+    Long(Bytes),
+}
+
+/// Bodies of up to so many bytes are copied.
+const SHORT: usize = 64;
+
+/// A body in its place. It begins where a word does: copies of odd bytes stall the processor.
+#[derive(Clone, Debug)]
+#[repr(align(8))]
+pub(super) struct Short {
+    bytes: [u8; SHORT],
+    length: u8,
+}
+
+impl Short {
+    #[inline(always)]
+    pub(super) fn to_bytes(&self) -> Bytes {
+        Small::first(usize::from(self.length), self.bytes)
+    }
+}
+
+impl Body {
+    /// Leaves a short body where it is: its owner drops it, outside of the lock.
+    #[inline(always)]
+    pub(super) fn carried(body: &mut Bytes) -> Self {
+        match body.len() {
+            length @ 0..=SHORT => {
+                let mut bytes = [0; SHORT];
+                bytes[..length].copy_from_slice(body);
+                Body::Short(Short { bytes, length: length as u8 })
+            }
+            _ => Body::Long(std::mem::take(body)),
+        }
+    }
+
+    pub(super) fn to_bytes(&self) -> Bytes {
+        match self {
+            Body::Short(body) => body.to_bytes(),
+            Body::Long(body) => body.clone(),
+        }
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Body::Long(Bytes::new())
+    }
+}
