@@ -461,6 +461,7 @@ impl<M> Ledger<M> {
     }
 
     /// Delivers a slot: it is leased until then. Returns the number of the delivery.
+    #[inline(always)]
     fn lease(&mut self, slot: u32, until: u64) -> u64 {
         let is_in_order = self.slots.get(self.line.tail).is_none_or(|last| last.until <= until);
         let number = match is_in_order {
@@ -496,6 +497,7 @@ impl<M> Ledger<M> {
     }
 
     /// Takes a slot out of the line of leases, or out of the heap.
+    #[inline(always)]
     fn take_from_due(&mut self, slot: u32) {
         let held = self.slot_mut(slot);
         let (place, state) = (held.place, core::mem::replace(&mut held.state, State::Loose));
@@ -535,6 +537,7 @@ impl<M> Ledger<M> {
     }
 
     /// A message can be delivered, unless its deliveries are spent.
+    #[inline(always)]
     fn surface(&mut self, slot: u32) {
         if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
             return self.bury(slot, Cow::Borrowed(DELIVERIES_SPENT));

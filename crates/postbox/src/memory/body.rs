@@ -1,5 +1,7 @@
 //! The body of a message in memory.
 
+use std::num::NonZeroU8;
+
 use bytes::Bytes;
 
 use crate::codec::Small;
@@ -20,13 +22,16 @@ const SHORT: usize = 64;
 #[repr(align(8))]
 pub(super) struct Short {
     bytes: [u8; SHORT],
-    length: u8,
+    /// One more than its length: what it cannot be tells the other kind of body, which then takes no room.
+    end: NonZeroU8,
 }
+
+const _: () = assert!(size_of::<Body>() == SHORT + 8);
 
 impl Short {
     #[inline(always)]
     pub(super) fn to_bytes(&self) -> Bytes {
-        Small::first(usize::from(self.length), self.bytes)
+        Small::first(usize::from(self.end.get() - 1), self.bytes)
     }
 }
 
@@ -38,7 +43,7 @@ impl Body {
             length @ 0..=SHORT => {
                 let mut bytes = [0; SHORT];
                 bytes[..length].copy_from_slice(body);
-                Body::Short(Short { bytes, length: length as u8 })
+                Body::Short(Short { bytes, end: NonZeroU8::MIN.saturating_add(length as u8) })
             }
             _ => Body::Long(std::mem::take(body)),
         }
