@@ -237,8 +237,10 @@ impl Store {
     /// that. It is emptied once: senders may fill it as fast as this goes on.
     #[inline]
     pub(super) fn absorb(&self, state: &mut State, deliverable: usize) -> bool {
-        let is_empty = state.arrivals.is_empty() && self.arrived.load(Ordering::Relaxed) == 0;
-        !is_empty && self.absorb_some(state, deliverable)
+        // Who needs none does not look: senders write there.
+        let may_need = deliverable > state.ledger.deliverable();
+        let is_empty = |state: &State| state.arrivals.is_empty() && self.arrived.load(Ordering::Relaxed) == 0;
+        may_need && !is_empty(state) && self.absorb_some(state, deliverable)
     }
 
     fn absorb_some(&self, state: &mut State, deliverable: usize) -> bool {
