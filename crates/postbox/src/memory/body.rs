@@ -19,7 +19,7 @@ const SHORT: usize = 64;
 
 /// A body in its place. It begins where a word does: copies of odd bytes stall the processor.
 #[derive(Clone, Debug)]
-#[repr(align(8))]
+#[repr(C, align(8))]
 pub(super) struct Short {
     bytes: [u8; SHORT],
     /// One more than its length: what it cannot be tells the other kind of body, which then takes no room.
