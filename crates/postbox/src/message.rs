@@ -98,9 +98,11 @@ impl<T, R, C> Message<T, R, C> {
     }
 
     /// What the sender wrote on it, which most messages have nothing of.
-    pub(crate) fn set_headers(&mut self, headers: Arc<Headers>) {
-        let headers = Arc::unwrap_or_clone(headers);
-        (self.reply_to, self.reply, self.attributes) = (headers.reply_to, headers.reply, headers.attributes);
+    #[inline]
+    pub(crate) fn set_headers(&mut self, headers: Option<Arc<Headers>>) {
+        if let Some(headers) = headers.map(Arc::unwrap_or_clone) {
+            (self.reply_to, self.reply, self.attributes) = (headers.reply_to, headers.reply, headers.attributes);
+        }
     }
 
     /// The body and the lease, when the body must move.

@@ -104,31 +104,44 @@ fn decode_all<T, R, C: Decode<T>>(
     core: Arc<Core>,
     mut deliveries: Vec<Delivery>,
 ) -> Result<Vec<Message<T, R, C>>, Error> {
+    if let [delivery] = &mut deliveries[..] {
+        let body = decode_one::<T, C>(&core, delivery)?;
+        let mut message = Message::new(&core, delivery, body);
+        message.set_headers(delivery.headers.take());
+        return Ok(vec![message]);
+    }
     let mut bodies = Vec::with_capacity(deliveries.len());
     let mut bad = None;
-    deliveries.retain_mut(|delivery| {
-        match decode::<T, C>(std::mem::take(&mut delivery.body), &delivery.content_type) {
-            Ok(body) => bodies.push(body),
-            Err(reason) => {
-                bad = bad.take().or(Some(Error::decoding(&delivery.id, &reason)));
-                undecodable(&core, delivery, reason);
-                return false;
-            }
+    deliveries.retain_mut(|delivery| match decode_one::<T, C>(&core, delivery) {
+        Ok(body) => {
+            bodies.push(body);
+            true
         }
-        true
+        Err(error) => {
+            bad = bad.take().or(Some(error));
+            false
+        }
     });
     if let Some(error) = bad.filter(|_| bodies.is_empty()) {
         return Err(error);
     }
-    // All at once, when nothing can go wrong any more: so each message is written where it stays.
+    // All that can fail came first: so each message is written where it stays.
     let parts = deliveries.iter().zip(bodies);
     let mut messages: Vec<_> = parts.map(|(delivery, body)| Message::new(&core, delivery, body)).collect();
     for (message, delivery) in messages.iter_mut().zip(&mut deliveries) {
-        if let Some(headers) = delivery.headers.take() {
-            message.set_headers(headers);
-        }
+        message.set_headers(delivery.headers.take());
     }
     Ok(messages)
+}
+
+/// The body of a delivery, which keeps the rest.
+#[inline]
+fn decode_one<T, C: Decode<T>>(core: &Arc<Core>, delivery: &mut Delivery) -> Result<T, Error> {
+    decode::<T, C>(std::mem::take(&mut delivery.body), &delivery.content_type).map_err(|reason| {
+        let error = Error::decoding(&delivery.id, &reason);
+        undecodable(core, delivery, reason);
+        error
+    })
 }
 
 /// A decoder that panics is no better than one that fails.

@@ -23,7 +23,6 @@ pub(crate) const RESERVED: &str = "postbox.";
 pub(crate) struct Draft {
     body: Result<Bytes, CodecError>,
     content_type: ContentType,
-    delay: Duration,
     /// What few messages have; most need not carry the room for it.
     extras: Option<Box<Extras>>,
 }
@@ -31,13 +30,14 @@ pub(crate) struct Draft {
 #[derive(Clone, Debug, Default)]
 struct Extras {
     id: Option<MessageId>,
+    delay: Duration,
     headers: Headers,
     special: Special,
 }
 
 impl Draft {
     pub(crate) const fn new(body: Result<Bytes, CodecError>, content_type: ContentType) -> Self {
-        Draft { body, content_type, delay: Duration::ZERO, extras: None }
+        Draft { body, content_type, extras: None }
     }
 
     fn extras(&mut self) -> &mut Extras {
@@ -47,23 +47,24 @@ impl Draft {
     /// The message, if all of it is allowed. A plain one is made where it is needed, without a call.
     #[inline(always)]
     fn checked(self, core: &Core) -> Result<Outgoing, Error> {
-        let Draft { body, content_type, delay, extras } = self;
+        let Draft { body, content_type, extras } = self;
         match body {
             Ok(body)
                 if extras.is_none()
-                    && delay.is_zero()
                     && core.limits.max_message_size.is_none_or(|most| body.len() <= most)
                     && !TraceContext::is_set() =>
             {
                 Ok(Outgoing::new(body, content_type))
             }
-            body => Draft { body, content_type, delay, extras }.all_checked(core),
+            body => Draft { body, content_type, extras }.all_checked(core),
         }
     }
 
     fn all_checked(mut self, core: &Core) -> Result<Outgoing, Error> {
         let limits = &core.limits;
-        check_duration("delay", self.delay, limits.max_delay)?;
+        if let Some(extras) = &self.extras {
+            check_duration("delay", extras.delay, limits.max_delay)?;
+        }
         if let Some(context) = TraceContext::current() {
             // What a handler sends belongs to the trace of its message.
             let attributes = &mut self.extras().headers.attributes;
@@ -75,9 +76,9 @@ impl Draft {
         let body = self.body.map_err(Error::encoding)?;
         let mut size = body.len();
         let mut message = Outgoing::new(body, self.content_type);
-        message.delay = self.delay;
         if let Some(extras) = self.extras {
-            let Extras { id, headers, special } = *extras;
+            let Extras { id, delay, headers, special } = *extras;
+            message.delay = delay;
             check_special(core, &special)?;
             headers.attributes.iter().try_for_each(|(name, value)| check_attribute(name, value))?;
             size += headers.attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
@@ -134,7 +135,7 @@ macro_rules! options {
     () => {
         /// Keeps the message invisible for so long.
         pub fn delay(mut self, delay: Duration) -> Self {
-            self.draft.delay = delay;
+            self.draft.extras().delay = delay;
             self
         }
 
@@ -272,7 +273,7 @@ impl SendBatch {
 
     /// Keeps the messages invisible for so long.
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.draft.delay = delay;
+        self.draft.extras().delay = delay;
         self
     }
 
@@ -312,7 +313,6 @@ impl Verb for SendBatch {
         let mut messages = Batch::new();
         for body in self.bodies {
             let mut draft = Draft::new(body, self.content_type.clone());
-            draft.delay = self.draft.delay;
             draft.extras = self.draft.extras.clone();
             match draft.checked(&self.core) {
                 Ok(message) => {

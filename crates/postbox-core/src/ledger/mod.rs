@@ -142,7 +142,7 @@ impl<M> Ledger<M> {
             self.discarded.push(posting.message);
             return Ok(Posted::Duplicate(*id));
         }
-        if self.options.max_size.is_some_and(|most| self.slots.len() >= most) {
+        if !self.has_room(now) {
             return Err(LedgerFull(posting.message));
         }
         if let Some(id) = posting.deduplication {
@@ -168,6 +168,13 @@ impl<M> Ledger<M> {
             self.join(slot);
         }
         Ok(Posted::Stored)
+    }
+
+    /// Whether one more message may be stored.
+    #[inline]
+    pub fn has_room(&mut self, now: u64) -> bool {
+        self.advance(now);
+        self.options.max_size.is_none_or(|most| self.slots.len() < most)
     }
 
     /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now. It is behind all that can be

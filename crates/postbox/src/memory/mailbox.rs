@@ -14,7 +14,6 @@ use super::body::Body;
 use super::long_poll::{LOOKS, LongPoll};
 use super::store::{Store, Stored, nanos, this_thread};
 use super::{DEDUPLICATION_WINDOW, Space};
-use crate::address::MailboxName;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Headers, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
     Visibility,
@@ -83,6 +82,43 @@ impl MemoryMailbox {
         self.store.act(|ledger, now| ledger.give_back(now, receipt, now).is_ok())
     }
 
+    /// What is refused is put into `refused`, to be dropped after the lock is released.
+    fn store_one(
+        &self,
+        ledger: &mut Ledger<Stored>,
+        now: u64,
+        mut message: Outgoing,
+        refused: &mut Option<Stored>,
+    ) -> Result<MessageId, Error> {
+        let Some(id) = message.id.as_u128() else {
+            return Err(Error::invalid("message id", &message.id, "a UUID"));
+        };
+        let stored = Stored::kept(&mut message);
+        let special = message.special.as_deref();
+        let posting = Posting {
+            id,
+            message: stored,
+            visible_at: if message.delay.is_zero() { 0 } else { now.saturating_add(nanos(message.delay)) },
+            expires_at: special.and_then(|special| special.expires_in).map(|after| now.saturating_add(nanos(after))),
+            group: special.and_then(|special| special.group.as_deref()),
+            deduplication: special.and_then(|special| special.deduplication.as_deref()),
+        };
+        match ledger.send(now, posting) {
+            Ok(Posted::Stored) => Ok(message.id),
+            Ok(Posted::Duplicate(first)) => Ok(MessageId::from_u128(first)),
+            Err(LedgerFull(message)) => {
+                *refused = Some(message);
+                Err(self.full(ledger))
+            }
+        }
+    }
+
+    #[cold]
+    fn full(&self, ledger: &Ledger<Stored>) -> Error {
+        let most = ledger.options().max_size.unwrap_or_default();
+        Error::MailboxFull { mailbox: self.store.name.to_string(), limit: format!("max_size = {most}") }
+    }
+
     fn each<T>(
         &self,
         entries: Batch<T>,
@@ -126,41 +162,6 @@ fn whole(
     }
 }
 
-/// What is refused is put into `refused`, to be dropped after the lock is released.
-fn store_one(
-    ledger: &mut Ledger<Stored>,
-    now: u64,
-    name: &MailboxName,
-    message: Outgoing,
-    refused: &mut Option<Stored>,
-) -> Result<MessageId, Error> {
-    let Some(id) = message.id.as_u128() else {
-        return Err(Error::invalid("message id", &message.id, "a UUID"));
-    };
-    let special = message.special.as_deref();
-    let posting = Posting {
-        id,
-        message: Stored {
-            body: Body::Long(message.body),
-            content_type: message.content_type,
-            headers: message.headers,
-        },
-        visible_at: if message.delay.is_zero() { 0 } else { now.saturating_add(nanos(message.delay)) },
-        expires_at: special.and_then(|special| special.expires_in).map(|after| now.saturating_add(nanos(after))),
-        group: special.and_then(|special| special.group.as_deref()),
-        deduplication: special.and_then(|special| special.deduplication.as_deref()),
-    };
-    match ledger.send(now, posting) {
-        Ok(Posted::Stored) => Ok(message.id),
-        Ok(Posted::Duplicate(first)) => Ok(MessageId::from_u128(first)),
-        Err(LedgerFull(message)) => {
-            *refused = Some(message);
-            let most = ledger.options().max_size.unwrap_or_default();
-            Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })
-        }
-    }
-}
-
 impl ByteMailbox for MemoryMailbox {
     fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
         self.store.exists.store(true, Ordering::SeqCst);
@@ -168,7 +169,7 @@ impl ByteMailbox for MemoryMailbox {
         Answer::ready(self.store.act(|ledger, now| {
             let store = |message| {
                 let mut back = None;
-                let result = store_one(ledger, now, &self.store.name, message, &mut back);
+                let result = self.store_one(ledger, now, message, &mut back);
                 refused.extend(back);
                 result
             };
@@ -176,22 +177,28 @@ impl ByteMailbox for MemoryMailbox {
         }))
     }
 
-    fn send_one(&self, message: Outgoing) -> Answer<Result<MessageId, Error>> {
+    fn send_one(&self, mut message: Outgoing) -> Answer<Result<MessageId, Error>> {
         if !self.store.exists() {
             self.store.exists.store(true, Ordering::SeqCst);
         }
-        let mut message = message;
-        if message.special.is_none()
-            && message.delay.is_zero()
-            && self.store.consumer.load(Ordering::Relaxed) != this_thread()
-            && let Some(id) = message.id.as_u128()
-            && self.store.post(id, &mut message)
-        {
-            return Answer::ready(Ok(message.id));
+        let is_plain = message.special.is_none() && message.delay.is_zero();
+        if let Some(id) = message.id.as_u128().filter(|_| is_plain) {
+            let is_consumer = self.store.consumer.load(Ordering::Relaxed) == this_thread();
+            if !is_consumer && self.store.post(id, &mut message) {
+                return Answer::ready(Ok(message.id));
+            }
+            let full = self.store.act(|ledger, now| {
+                if !ledger.has_room(now) {
+                    return Some(self.full(ledger));
+                }
+                ledger.absorb(now, id, Stored::kept(&mut message));
+                None
+            });
+            return Answer::ready(full.map_or(Ok(message.id), Err));
         }
         let mut refused = None;
         let mut result = None;
-        self.store.act(|ledger, now| result = Some(store_one(ledger, now, &self.store.name, message, &mut refused)));
+        self.store.act(|ledger, now| result = Some(self.store_one(ledger, now, message, &mut refused)));
         Answer::ready(result.expect("it was stored or refused"))
     }
 

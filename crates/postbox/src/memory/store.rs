@@ -29,6 +29,16 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// What is stored of a message whose body stays as it is.
+    #[inline(always)]
+    pub(super) fn kept(message: &mut Outgoing) -> Self {
+        Stored {
+            body: Body::Long(std::mem::take(&mut message.body)),
+            content_type: std::mem::take(&mut message.content_type),
+            headers: message.headers.take(),
+        }
+    }
+
     /// The content type of a message that has no headers, if it is one of those that need no memory.
     #[inline(always)]
     pub(super) fn plain_type(&self) -> Option<ContentType> {
