@@ -147,6 +147,7 @@ impl<const N: usize> AsRef<[u8]> for Small<N> {
     }
 }
 
+#[inline]
 pub(crate) fn copied(body: &[u8]) -> Bytes {
     match body.len() {
         0 => Bytes::new(),

@@ -135,13 +135,12 @@ fn decode_all<T, R, C: Decode<T>>(
 }
 
 /// The body of a delivery, which keeps the rest.
-#[inline]
+#[inline(always)]
 fn decode_one<T, C: Decode<T>>(core: &Arc<Core>, delivery: &mut Delivery) -> Result<T, Error> {
-    decode::<T, C>(std::mem::take(&mut delivery.body), &delivery.content_type).map_err(|reason| {
-        let error = Error::decoding(&delivery.id, &reason);
-        undecodable(core, delivery, reason);
-        error
-    })
+    match decode::<T, C>(std::mem::take(&mut delivery.body), &delivery.content_type) {
+        Ok(body) => Ok(body),
+        Err(reason) => Err(undecodable(core, delivery, reason)),
+    }
 }
 
 /// A decoder that panics is no better than one that fails.
@@ -157,8 +156,9 @@ fn decode<T, C: Decode<T>>(body: Bytes, content_type: &ContentType) -> Result<T,
 
 /// It stays leased and comes back when its time is up, until its deliveries are spent.
 #[cold]
-fn undecodable(core: &Arc<Core>, delivery: &Delivery, reason: String) {
+fn undecodable(core: &Arc<Core>, delivery: &Delivery, reason: String) -> Error {
     let (id, delivery_count) = (&delivery.id, delivery.delivery_count);
+    let error = Error::decoding(id, &reason);
     core.meters.undecodable.increment(1);
     warn!(mailbox = %core.name, %id, delivery_count, reason, "undecodable");
     core.tell(|mailbox| MailboxEvent::Undecodable { mailbox, id: id.clone(), delivery_count, reason: reason.clone() });
@@ -166,6 +166,7 @@ fn undecodable(core: &Arc<Core>, delivery: &Delivery, reason: String) {
         let receipt = Receipt { id: id.clone(), handle: delivery.receipt_handle.clone() };
         in_background(core.dead_letter(Batch::from_buf([(receipt, reason)])));
     }
+    error
 }
 
 /// From 50 to 100 milliseconds, doubling up to half a minute, and never the same for two.
