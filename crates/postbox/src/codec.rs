@@ -129,6 +129,7 @@ impl<const N: usize> Small<N> {
     /// The first bytes of these.
     #[inline(always)]
     pub(crate) fn first(length: usize, bytes: [u8; N]) -> Bytes {
+        debug_assert!(length <= N);
         Bytes::from_owner(Small { length, bytes })
     }
 

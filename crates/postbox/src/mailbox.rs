@@ -174,8 +174,16 @@ impl<T, R, C> Mailbox<T, R, C> {
             message.receipt()
         });
         let mut receipts: Vec<Receipt> = receipts.collect();
-        let refused = expecting.iter().enumerate().map(|(before, &at)| (at, receipts.remove(at - before).id));
-        let refused: Vec<(usize, MessageId)> = refused.collect();
+        let mut refused: Vec<(usize, MessageId)> = Vec::new();
+        if !expecting.is_empty() {
+            let mut expecting = expecting.into_iter().peekable();
+            let mut at = 0..;
+            receipts.retain(|receipt| {
+                let Some(at) = expecting.next_if_eq(&at.next().unwrap_or(usize::MAX)) else { return true };
+                refused.push((at, receipt.id.clone()));
+                false
+            });
+        }
         Call::new(move || {
             let many = receipts.len() + refused.len();
             if many == 0 {

@@ -19,7 +19,7 @@ impl<M> Ledger<M> {
     pub fn redrive(&mut self, now: u64, max: usize) -> usize {
         self.advance(now);
         let mut moved = 0;
-        while moved < max && self.options.max_size.is_none_or(|most| self.slots.len() < most) {
+        while moved < max && self.is_open() {
             let Some(dead) = self.dead.pop_front() else { break };
             self.revive(dead);
             moved += 1;
@@ -30,7 +30,7 @@ impl<M> Ledger<M> {
     /// Makes one dead letter ready again. `false` if there is none with this id, or no room.
     pub fn redrive_one(&mut self, now: u64, id: u128) -> bool {
         self.advance(now);
-        if self.options.max_size.is_some_and(|most| self.slots.len() >= most) {
+        if !self.is_open() {
             return false;
         }
         let place = self.dead.iter().position(|dead| dead.id == id);

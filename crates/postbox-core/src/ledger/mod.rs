@@ -142,7 +142,7 @@ impl<M> Ledger<M> {
             self.discarded.push(posting.message);
             return Ok(Posted::Duplicate(*id));
         }
-        if !self.has_room(now) {
+        if !self.is_open() {
             return Err(LedgerFull(posting.message));
         }
         if let Some(id) = posting.deduplication {
@@ -174,10 +174,11 @@ impl<M> Ledger<M> {
     #[inline]
     pub fn has_room(&mut self, now: u64) -> bool {
         self.advance(now);
-        self.options.max_size.is_none_or(|most| self.slots.len() < most)
+        self.is_open()
     }
 
-    /// Stores a plain message that was taken in before, at `sent_at`, whatever the bound is by now. It is behind all that can be
+    /// Stores a plain message that is sent now, or that was taken in before, at `sent_at`, whatever the bound is: whoever heeds it asks
+    /// whether there [is room](Self::has_room). It is behind all that can be
     /// delivered already: whoever keeps messages back stores them before anything else surfaces, so before something
     /// [is due](Self::is_due), is given back, or leaves a [group](Self::has_groups).
     #[inline(always)]
@@ -213,7 +214,6 @@ impl<M> Ledger<M> {
     ///
     /// # Errors
     /// [`Stale`], and the message stays where it is.
-    #[inline(always)]
     pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
@@ -430,6 +430,12 @@ impl<M> Ledger<M> {
             }
         }
         self.quiet_until = self.next_change().unwrap_or(u64::MAX);
+    }
+
+    /// Whether there is room, as of the last call.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.options.max_size.is_none_or(|most| self.slots.len() < most)
     }
 
     #[inline]

@@ -124,9 +124,10 @@ impl<T> Slab<T> {
         let Some(chunk) = self.chunks.get_mut(index as usize / CHUNK) else { return };
         let place = &mut chunk[index as usize % CHUNK];
         if matches!(place, Place::Used(_)) {
-            *place = Place::Free { next: self.free };
-            self.free = index;
+            let next = core::mem::replace(&mut self.free, index);
             self.len -= 1;
+            // Last: the drop may panic.
+            *place = Place::Free { next };
         }
     }
 

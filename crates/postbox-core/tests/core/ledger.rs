@@ -72,6 +72,29 @@ fn a_lease_of_no_length_is_delivered_once_per_call() {
     assert_eq!(ledger.acknowledge(5, again[0].2), Err(Stale));
 }
 
+/// More than one chunk of places is filled and emptied, in either order, and filled again.
+#[test]
+fn places_are_used_again_however_they_are_emptied() {
+    let mut ledger = ledger(LedgerOptions::default());
+    for round in 0..4 {
+        for id in 0..200 {
+            ledger.send(round, Posting::new(id, "")).unwrap();
+        }
+        let mut leased = receive(&mut ledger, round, 200, 100);
+        assert_eq!(leased.iter().map(|message| message.0).collect::<Vec<_>>(), (0..200).collect::<Vec<_>>());
+        if round % 2 == 1 {
+            leased.reverse();
+        }
+        for (at, message) in leased.iter().enumerate() {
+            let mut seen = 0;
+            assert_eq!(ledger.acknowledge_in_place(round, message.2, |_| seen += 1), Ok(()));
+            assert_eq!(ledger.acknowledge_in_place(round, message.2, |_| seen += 1), Err(Stale));
+            assert_eq!((seen, ledger.tally(round).leased), (1, 199 - at));
+        }
+        assert!(ledger.is_empty());
+    }
+}
+
 #[test]
 fn an_extension_never_shortens() {
     let mut ledger = ledger(LedgerOptions::default());
@@ -440,10 +463,19 @@ proptest! {
                 Operation::Send { delay, expiry, group, deduplication } => {
                     let (group_name, deduplication_name) =
                         (group.map(|group| group.to_string()), deduplication.map(|id| id.to_string()));
-                    let answer = ledger.send(now, Posting {
+                    let posting = Posting {
                         id: number, message: number, visible_at: now + delay, expires_at: expiry.map(|after| now + after),
                         group: group_name.as_deref(), deduplication: deduplication_name.as_deref(),
-                    });
+                    };
+                    let is_plain = posting == Posting { visible_at: now, ..Posting::new(number, number) };
+                    let answer = match is_plain && number % 2 == 0 {
+                        false => ledger.send(now, posting),
+                        true if ledger.has_room(now) => {
+                            ledger.absorb(now, number, number);
+                            Ok(Posted::Stored)
+                        }
+                        true => Err(LedgerFull(number)),
+                    };
                     let known = model.remembered.iter().find(|known| Some(known.0) == deduplication);
                     if let Some(known) = known {
                         prop_assert_eq!(answer, Ok(Posted::Duplicate(known.1)));

@@ -10,8 +10,8 @@ use crate::codec::Small;
 /// delivery gets a copy: memory that one thread allocates and another frees costs both of them more than that.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
-    Short(Short),
-    Long(Bytes),
+    InPlace(Short),
+    Shared(Bytes),
 }
 
 /// Bodies of up to so many bytes are copied.
@@ -40,25 +40,26 @@ impl Body {
     #[inline(always)]
     pub(super) fn carried(body: &mut Bytes) -> Self {
         match body.len() {
-            length @ 0..=SHORT => {
+            0 => Body::default(),
+            length @ 1..=SHORT => {
                 let mut bytes = [0; SHORT];
                 bytes[..length].copy_from_slice(body);
-                Body::Short(Short { bytes, end: NonZeroU8::MIN.saturating_add(length as u8) })
+                Body::InPlace(Short { bytes, end: NonZeroU8::MIN.saturating_add(length as u8) })
             }
-            _ => Body::Long(std::mem::take(body)),
+            _ => Body::Shared(std::mem::take(body)),
         }
     }
 
     pub(super) fn to_bytes(&self) -> Bytes {
         match self {
-            Body::Short(body) => body.to_bytes(),
-            Body::Long(body) => body.clone(),
+            Body::InPlace(body) => body.to_bytes(),
+            Body::Shared(body) => body.clone(),
         }
     }
 }
 
 impl Default for Body {
     fn default() -> Self {
-        Body::Long(Bytes::new())
+        Body::Shared(Bytes::new())
     }
 }

@@ -12,7 +12,7 @@ use postbox_core::{Held, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Sta
 
 use super::body::Body;
 use super::long_poll::{LOOKS, LongPoll};
-use super::store::{Store, Stored, nanos, this_thread};
+use super::store::{Store, Stored, nanos};
 use super::{DEDUPLICATION_WINDOW, Space};
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Headers, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
@@ -82,18 +82,18 @@ impl MemoryMailbox {
         self.store.act(|ledger, now| ledger.give_back(now, receipt, now).is_ok())
     }
 
-    /// What is refused is put into `refused`, to be dropped after the lock is released.
+    /// What is left of the message, and what is put into `refused`, is dropped after the lock is released.
     fn store_one(
         &self,
         ledger: &mut Ledger<Stored>,
         now: u64,
-        mut message: Outgoing,
-        refused: &mut Option<Stored>,
+        message: &mut Outgoing,
+        refused: &mut Vec<Stored>,
     ) -> Result<MessageId, Error> {
         let Some(id) = message.id.as_u128() else {
             return Err(Error::invalid("message id", &message.id, "a UUID"));
         };
-        let stored = Stored::kept(&mut message);
+        let stored = Stored::of(message, self.store.is_consumer());
         let special = message.special.as_deref();
         let posting = Posting {
             id,
@@ -104,10 +104,10 @@ impl MemoryMailbox {
             deduplication: special.and_then(|special| special.deduplication.as_deref()),
         };
         match ledger.send(now, posting) {
-            Ok(Posted::Stored) => Ok(message.id),
+            Ok(Posted::Stored) => Ok(message.id.clone()),
             Ok(Posted::Duplicate(first)) => Ok(MessageId::from_u128(first)),
             Err(LedgerFull(message)) => {
-                *refused = Some(message);
+                refused.push(message);
                 Err(self.full(ledger))
             }
         }
@@ -139,11 +139,11 @@ fn expired(receipt: Receipt) -> impl FnOnce(Stale) -> Error {
 
 fn delivery(held: Held<'_, Stored>, now: u64) -> Delivery {
     let Stored { body, content_type, headers } = held.message;
-    whole(held, now, body.to_bytes(), content_type.clone(), headers.clone())
+    delivery_of(held, now, body.to_bytes(), content_type.clone(), headers.clone())
 }
 
 #[inline(always)]
-fn whole(
+fn delivery_of(
     held: Held<'_, Stored>,
     now: u64,
     body: Bytes,
@@ -163,18 +163,13 @@ fn whole(
 }
 
 impl ByteMailbox for MemoryMailbox {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, mut messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
         self.store.exists.store(true, Ordering::SeqCst);
-        let mut refused: Vec<Stored> = Vec::new();
-        Answer::ready(self.store.act(|ledger, now| {
-            let store = |message| {
-                let mut back = None;
-                let result = self.store_one(ledger, now, message, &mut back);
-                refused.extend(back);
-                result
-            };
-            messages.into_iter().map(store).collect()
-        }))
+        let mut refused = Vec::new();
+        let results = self.store.act(|ledger, now| {
+            messages.iter_mut().map(|message| self.store_one(ledger, now, message, &mut refused)).collect()
+        });
+        Answer::ready(results)
     }
 
     fn send_one(&self, mut message: Outgoing) -> Answer<Result<MessageId, Error>> {
@@ -183,7 +178,7 @@ impl ByteMailbox for MemoryMailbox {
         }
         let is_plain = message.special.is_none() && message.delay.is_zero();
         if let Some(id) = message.id.as_u128().filter(|_| is_plain) {
-            let is_consumer = self.store.consumer.load(Ordering::Relaxed) == this_thread();
+            let is_consumer = self.store.is_consumer();
             if !is_consumer && self.store.post(id, &mut message) {
                 return Answer::ready(Ok(message.id));
             }
@@ -191,15 +186,13 @@ impl ByteMailbox for MemoryMailbox {
                 if !ledger.has_room(now) {
                     return Some(self.full(ledger));
                 }
-                ledger.absorb(now, id, Stored::kept(&mut message));
+                ledger.absorb(now, id, Stored::of(&mut message, is_consumer));
                 None
             });
             return Answer::ready(full.map_or(Ok(message.id), Err));
         }
-        let mut refused = None;
-        let mut result = None;
-        self.store.act(|ledger, now| result = Some(self.store_one(ledger, now, message, &mut refused)));
-        Answer::ready(result.expect("it was stored or refused"))
+        let mut refused = Vec::new();
+        Answer::ready(self.store.act(|ledger, now| self.store_one(ledger, now, &mut message, &mut refused)))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
@@ -359,11 +352,11 @@ pub(super) fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive, tak
     ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| {
         // Made when there is a place for it: so it is written where it stays.
         match (held.message.plain_type(), &held.message.body) {
-            (Some(content_type), Body::Short(body)) => {
-                taken.extend(iter::once_with(|| whole(held, now, body.to_bytes(), content_type, None)));
+            (Some(content_type), Body::InPlace(body)) => {
+                taken.extend(iter::once_with(|| delivery_of(held, now, body.to_bytes(), content_type, None)));
             }
-            (Some(content_type), Body::Long(body)) => {
-                taken.extend(iter::once_with(|| whole(held, now, body.clone(), content_type, None)));
+            (Some(content_type), Body::Shared(body)) => {
+                taken.extend(iter::once_with(|| delivery_of(held, now, body.clone(), content_type, None)));
             }
             (None, _) => taken.push(delivery(held, now)),
         }

@@ -29,11 +29,15 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// What is stored of a message whose body stays as it is.
+    /// What is stored of a message. The body is kept if the thread consumes, too; a short one of another thread is copied, and what
+    /// is left of it is for the caller to drop.
     #[inline(always)]
-    pub(super) fn kept(message: &mut Outgoing) -> Self {
+    pub(super) fn of(message: &mut Outgoing, by_consumer: bool) -> Self {
         Stored {
-            body: Body::Long(std::mem::take(&mut message.body)),
+            body: match by_consumer {
+                true => Body::Shared(std::mem::take(&mut message.body)),
+                false => Body::carried(&mut message.body),
+            },
             content_type: std::mem::take(&mut message.content_type),
             headers: message.headers.take(),
         }
@@ -54,7 +58,7 @@ impl Stored {
     /// Takes out what runs code of others or gives memory back when it is dropped, if there is such a thing.
     #[inline(always)]
     pub(super) fn take_heavy(&mut self) -> Option<Stored> {
-        let is_light = matches!(self.body, Body::Short(_)) && self.plain_type().is_some();
+        let is_light = matches!(self.body, Body::InPlace(_)) && self.plain_type().is_some();
         (!is_light).then(|| std::mem::take(self))
     }
 }
@@ -104,7 +108,7 @@ const INBOX: usize = 2_048;
 const SMALL: usize = 256;
 
 /// Names the current thread.
-pub(super) fn this_thread() -> usize {
+fn this_thread() -> usize {
     thread_local!(static PLACE: u8 = const { 0 });
     PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
@@ -248,9 +252,9 @@ impl Store {
     #[inline]
     pub(super) fn absorb(&self, state: &mut State, deliverable: usize) -> bool {
         // Who needs none does not look: senders write there.
-        let may_need = deliverable > state.ledger.deliverable();
-        let is_empty = |state: &State| state.arrivals.is_empty() && self.arrived.load(Ordering::Relaxed) == 0;
-        may_need && !is_empty(state) && self.absorb_some(state, deliverable)
+        deliverable > state.ledger.deliverable()
+            && (!state.arrivals.is_empty() || self.arrived.load(Ordering::Relaxed) > 0)
+            && self.absorb_some(state, deliverable)
     }
 
     fn absorb_some(&self, state: &mut State, deliverable: usize) -> bool {
@@ -291,15 +295,7 @@ impl Store {
         }
         let sent_at = self.clock.now().as_nanos();
         // Made when there is a place for it: so it is written where it stays.
-        inbox.extend(iter::once_with(|| Entry {
-            id,
-            sent_at,
-            message: Stored {
-                body: Body::carried(&mut message.body),
-                content_type: std::mem::take(&mut message.content_type),
-                headers: message.headers.take(),
-            },
-        }));
+        inbox.extend(iter::once_with(|| Entry { id, sent_at, message: Stored::of(message, false) }));
         let arrived = inbox.len();
         self.arrived.store(arrived, Ordering::Release);
         drop(inbox);
@@ -314,10 +310,15 @@ impl Store {
     /// The current thread consumes: its sends need no inbox.
     #[inline]
     pub(super) fn consumed(&self) {
-        let this = this_thread();
-        if self.consumer.load(Ordering::Relaxed) != this {
-            self.consumer.store(this, Ordering::Relaxed);
+        if !self.is_consumer() {
+            self.consumer.store(this_thread(), Ordering::Relaxed);
         }
+    }
+
+    /// Whether the current thread was the last one to consume.
+    #[inline]
+    pub(super) fn is_consumer(&self) -> bool {
+        self.consumer.load(Ordering::Relaxed) == this_thread()
     }
 
     /// Takes out a waiter for each message that has become deliverable since `before`, and sets the alarm for the others.

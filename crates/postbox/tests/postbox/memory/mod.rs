@@ -1,5 +1,6 @@
 //! The memory backend by the process's own clock: executors, threads, scale, and what it leaves behind.
 
+mod drops;
 mod threads;
 
 use std::sync::Arc;
@@ -416,37 +417,6 @@ fn clones_of_a_reply_all_get_the_answer() {
             assert_eq!(wait.join().unwrap().unwrap(), round + 1);
         }
     }
-}
-
-#[test]
-fn a_body_may_use_its_mailbox_when_it_is_dropped() {
-    struct Nosy(Mailbox<bytes::Bytes, (), Raw>, [u8; 1]);
-    impl AsRef<[u8]> for Nosy {
-        fn as_ref(&self) -> &[u8] {
-            &self.1
-        }
-    }
-    impl Drop for Nosy {
-        fn drop(&mut self) {
-            let _ = self.0.approximate_count().blocking();
-        }
-    }
-    let clock = ManualClock::new();
-    let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone()))).max_size(2);
-    let mailbox: Mailbox<bytes::Bytes, (), Raw> = connection.mailbox("nosy").unwrap();
-    let body = || bytes::Bytes::from_owner(Nosy(mailbox.clone(), [1]));
-    // Expired, refused, duplicate, purged, acknowledged, deleted.
-    mailbox.send(&body()).expires_in(Duration::from_secs(1)).blocking().unwrap();
-    clock.advance(Duration::from_secs(1));
-    mailbox.send(&body()).deduplication_id("x").blocking().unwrap();
-    mailbox.send(&body()).deduplication_id("x").blocking().unwrap();
-    mailbox.send(&body()).blocking().unwrap();
-    assert!(mailbox.send(&body()).blocking().is_err());
-    assert!(mailbox.send_batch(&[body()]).blocking().unwrap()[0].is_err());
-    mailbox.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
-    mailbox.purge().blocking().unwrap();
-    mailbox.send(&body()).blocking().unwrap();
-    mailbox.delete().blocking().unwrap();
 }
 
 #[test]

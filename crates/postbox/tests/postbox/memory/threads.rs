@@ -50,9 +50,9 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-/// What has to be dropped is dropped once, when the message is finished.
+/// Headers stay with their message, from delivery to delivery, and no other gets them.
 #[test]
-fn what_came_with_a_message_goes_with_it() {
+fn what_came_with_a_message_stays_with_it() {
     let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("parts").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     thread::scope(|scope| {
