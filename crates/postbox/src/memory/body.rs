@@ -22,8 +22,8 @@ const SHORT: usize = 64;
 #[repr(C, align(8))]
 pub(super) struct Short {
     bytes: [u8; SHORT],
-    /// One more than its length: what it cannot be tells the other kind of body, which then takes no room.
-    end: NonZeroU8,
+    /// Never 0, which tells the other kind of body, so that the kind takes no room.
+    length: NonZeroU8,
 }
 
 const _: () = assert!(size_of::<Body>() == SHORT + 8);
@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<Body>() == SHORT + 8);
 impl Short {
     #[inline(always)]
     pub(super) fn to_bytes(&self) -> Bytes {
-        Small::first(usize::from(self.end.get() - 1), self.bytes)
+        Small::first(usize::from(self.length.get()), self.bytes)
     }
 }
 
@@ -39,13 +39,14 @@ impl Body {
     /// Leaves a short body where it is: its owner drops it, outside of the lock.
     #[inline(always)]
     pub(super) fn carried(body: &mut Bytes) -> Self {
-        match body.len() {
-            0 => Body::default(),
-            length @ 1..=SHORT => {
+        let many = body.len();
+        match NonZeroU8::new(many as u8) {
+            Some(length) if many <= SHORT => {
                 let mut bytes = [0; SHORT];
-                bytes[..length].copy_from_slice(body);
-                Body::InPlace(Short { bytes, end: NonZeroU8::MIN.saturating_add(length as u8) })
+                bytes[..many].copy_from_slice(body);
+                Body::InPlace(Short { bytes, length })
             }
+            None if many == 0 => Body::default(),
             _ => Body::Shared(std::mem::take(body)),
         }
     }
