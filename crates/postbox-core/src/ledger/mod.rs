@@ -19,6 +19,7 @@ mod groups;
 mod slab;
 mod slot;
 mod terms;
+mod transitions;
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -26,10 +27,10 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use self::due::{Due, DueHeap};
-use self::groups::{Behind, Groups};
+use self::due::DueHeap;
+use self::groups::Groups;
 use self::slab::{NONE, Slab};
-use self::slot::{Expiry, Extras, List, Slot, State, whole};
+use self::slot::{Expiry, Extras, List, Slot, State};
 pub use self::terms::{
     DELIVERIES_SPENT, Dead, Held, LedgerFull, LedgerOptions, Posted, Posting, Receipt, Stale, Tally,
 };
@@ -217,11 +218,7 @@ impl<M> Ledger<M> {
     pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
-        if self.slot(slot).extras.is_some() {
-            return Ok(self.remove(slot).message);
-        }
-        self.take_from_due(slot);
-        Ok(self.slots.remove(slot).expect("a linked slot is in use").message)
+        Ok(self.remove(slot).message)
     }
 
     /// The same, but the message is dropped where it is, after `last` has seen it: to take out what should be dropped elsewhere.
@@ -430,184 +427,5 @@ impl<M> Ledger<M> {
             }
         }
         self.quiet_until = self.next_change().unwrap_or(u64::MAX);
-    }
-
-    /// Whether there is room, as of the last call.
-    #[inline]
-    fn is_open(&self) -> bool {
-        self.options.max_size.is_none_or(|most| self.slots.len() < most)
-    }
-
-    #[inline]
-    fn slot(&self, slot: u32) -> &Slot<M> {
-        self.slots.get(slot).expect("a linked slot is in use")
-    }
-
-    #[inline]
-    fn slot_mut(&mut self, slot: u32) -> &mut Slot<M> {
-        self.slots.get_mut(slot).expect("a linked slot is in use")
-    }
-
-    fn leased(&self, receipt: Receipt) -> Result<u32, Stale> {
-        match self.slots.get(receipt.slot) {
-            Some(slot) if slot.state == State::Leased && slot.number == receipt.number => Ok(receipt.slot),
-            _ => Err(Stale),
-        }
-    }
-
-    /// What is due first of all: in the line of leases, or in the heap.
-    fn first_due(&self) -> Option<Due> {
-        let line = self.slots.get(self.line.head).map(|first| Due {
-            at: first.until,
-            order: first.number,
-            slot: self.line.head,
-        });
-        line.into_iter().chain(self.due.first()).min()
-    }
-
-    /// When a delay or a lease ends.
-    fn due_at(&self, slot: u32) -> u64 {
-        match self.slot(slot) {
-            Slot { place: NONE, until, .. } => *until,
-            Slot { place, .. } => self.due.get(*place).at,
-        }
-    }
-
-    /// Delivers a slot: it is leased until then. Returns the number of the delivery.
-    #[inline(always)]
-    fn lease(&mut self, slot: u32, until: u64) -> u64 {
-        let is_in_order = self.slots.get(self.line.tail).is_none_or(|last| last.until <= until);
-        let number = match is_in_order {
-            true => {
-                self.quiet_until = self.quiet_until.min(until);
-                self.counter += 1;
-                self.line.push(&mut self.slots, slot);
-                self.counter
-            }
-            false => self.put_off(slot, until, State::Leased),
-        };
-        let held = self.slot_mut(slot);
-        held.state = State::Leased;
-        held.until = until;
-        held.number = number;
-        held.deliveries += 1;
-        number
-    }
-
-    /// Puts a slot into the heap. Returns the number that was used up for it.
-    fn put_off(&mut self, slot: u32, at: u64, state: State) -> u64 {
-        self.quiet_until = self.quiet_until.min(at);
-        self.counter += 1;
-        let order = self.counter;
-        self.slot_mut(slot).state = state;
-        let Ledger { due, slots, .. } = self;
-        due.push(Due { at, order, slot }, |slot, place| {
-            if let Some(slot) = slots.get_mut(slot) {
-                slot.place = place;
-            }
-        });
-        order
-    }
-
-    /// Takes a slot out of the line of leases, or out of the heap.
-    #[inline(always)]
-    fn take_from_due(&mut self, slot: u32) {
-        let held = self.slot_mut(slot);
-        let (place, state) = (held.place, core::mem::replace(&mut held.state, State::Loose));
-        match state {
-            State::Leased => self.leased -= 1,
-            State::Delayed => {
-                self.delayed -= 1;
-                let id = whole(self.slot(slot).id);
-                if self.cancellable.get(&id) == Some(&slot) {
-                    self.cancellable.remove(&id);
-                }
-            }
-            _ => self.delayed -= 1,
-        }
-        let Ledger { due, slots, .. } = self;
-        if place == NONE {
-            return self.line.remove(slots, slot);
-        }
-        due.remove(place, |slot, place| {
-            if let Some(slot) = slots.get_mut(slot) {
-                slot.place = place;
-            }
-        });
-    }
-
-    /// A message is visible for the first time: it joins its group, or what can be delivered.
-    fn join(&mut self, slot: u32) {
-        let arrival = self.slot(slot).extras.as_ref().map_or(0, |extras| extras.arrival);
-        if let Some(group) = self.slot(slot).group().cloned()
-            && !self.groups.join(&group, Behind { slot, arrival })
-        {
-            self.slot_mut(slot).state = State::Behind;
-            self.watch_expiry(slot);
-            return;
-        }
-        self.surface(slot);
-    }
-
-    /// A message can be delivered, unless its deliveries are spent.
-    #[inline(always)]
-    fn surface(&mut self, slot: u32) {
-        if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
-            return self.bury(slot, Cow::Borrowed(DELIVERIES_SPENT));
-        }
-        self.slot_mut(slot).state = State::Ready;
-        self.ready.push(&mut self.slots, slot);
-        self.deliverable += 1;
-        self.surfaced += 1;
-        self.watch_expiry(slot);
-    }
-
-    fn watch_expiry(&mut self, slot: u32) {
-        if let Some(expiry) = self.slot(slot).expiry(slot) {
-            self.quiet_until = self.quiet_until.min(expiry.0);
-            self.expiring.insert(expiry);
-        }
-    }
-
-    /// Takes a slot out of what can be delivered.
-    fn unlink(&mut self, slot: u32) {
-        self.ready.remove(&mut self.slots, slot);
-        self.slot_mut(slot).state = State::Loose;
-        self.deliverable -= 1;
-    }
-
-    /// Takes a message out, wherever it is, and lets its group go on.
-    fn remove(&mut self, slot: u32) -> Slot<M> {
-        let state = self.slot(slot).state;
-        match state {
-            State::Ready => self.unlink(slot),
-            State::Behind | State::Loose => {}
-            State::Delayed | State::Returning | State::Leased => self.take_from_due(slot),
-        }
-        let gone = self.slots.remove(slot).expect("a linked slot is in use");
-        if let Some(extras) = &gone.extras {
-            if let Some(expiry) = gone.expiry(slot) {
-                self.expiring.remove(&expiry);
-            }
-            // One that was not visible yet has not joined its group.
-            if let Some(group) = &extras.group
-                && state != State::Delayed
-                && let Some(next) = self.next_of_group(group, slot)
-            {
-                self.surface(next);
-            }
-        }
-        gone
-    }
-
-    /// A message has left its group. Whoever is at the head because of it.
-    fn next_of_group(&mut self, group: &Arc<str>, slot: u32) -> Option<u32> {
-        let Ledger { groups, slots, .. } = self;
-        groups.leave(group, slot, |behind| {
-            slots.get(behind.slot).is_some_and(|slot| {
-                slot.state == State::Behind
-                    && slot.extras.as_ref().is_some_and(|extras| extras.arrival == behind.arrival)
-            })
-        })
     }
 }

@@ -128,8 +128,10 @@ fn scanned_and_cleaned_up(place: &Place<'_>) -> (usize, u64) {
     let scanned = store.scan_expired(1000).blocking().unwrap();
     assert!(!scanned.contains(&alive));
     let found = ids.iter().filter(|id| scanned.contains(id)).count();
+    assert!(ids.iter().all(|id| scanned.contains(id) || state(&store, id).is_none()), "what is there is scanned");
     assert!(store.scan_expired(2).blocking().unwrap().len() <= 2);
     let cleaned = store.cleanup_expired(2).blocking().unwrap();
+    assert!(cleaned <= 2);
     while store.cleanup_expired(100).blocking().unwrap() > 0 {}
     assert!(ids.iter().all(|id| state(&store, id).is_none()));
     assert_eq!(state(&store, &alive), Some(ReplyState::Pending));
