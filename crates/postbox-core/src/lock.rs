@@ -17,6 +17,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::atomic::{AtomicBool, Ordering};
 
 /// A value that one holder at a time may touch.
+// The flag comes first, so that a holder finds the first fields of the value on the line it has just got.
+#[repr(C)]
 pub struct SpinLock<T> {
     locked: AtomicBool,
     value: UnsafeCell<T>,

@@ -43,7 +43,7 @@ pub struct Ticket {
 pub struct WaitQueue<C: MailboxConcurrency> {
     /// How many tickets wait un-notified. Read without the lock by those who might have to notify.
     waiting: C::Count,
-    list: C::Lock<List>,
+    line: C::Lock<Line>,
 }
 
 impl<C: MailboxConcurrency> fmt::Debug for WaitQueue<C> {
@@ -58,14 +58,17 @@ impl<C: MailboxConcurrency> Default for WaitQueue<C> {
     }
 }
 
+/// Waiting tasks in order of arrival, without a lock of its own: for who has one that waiters register under.
+///
 /// A doubly linked list in a slab: any ticket leaves in constant time, and places are used again.
 #[derive(Debug)]
-struct List {
+pub(crate) struct Line {
     slots: Vec<Slot>,
     head: u32,
     tail: u32,
     /// The first free slot; free slots are linked by `next`.
     free: u32,
+    len: u32,
 }
 
 #[derive(Debug)]
@@ -81,8 +84,7 @@ struct Slot {
 impl<C: MailboxConcurrency> WaitQueue<C> {
     /// An empty queue. Allocates nothing until somebody waits.
     pub fn new() -> Self {
-        let list = List { slots: Vec::new(), head: NONE, tail: NONE, free: NONE };
-        WaitQueue { waiting: C::Count::new(0), list: C::Lock::new(list) }
+        WaitQueue { waiting: C::Count::new(0), line: C::Lock::new(Line::default()) }
     }
 
     /// Whether anybody waits. Exact for a caller that holds the lock under which waiters register.
@@ -111,36 +113,26 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// until it holds no lock; for the same reason `waker` is cloned by the caller, before it takes its locks.
     #[must_use = "a waker must be dropped when no lock is held"]
     pub fn register(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Option<Waker> {
-        let mut list = self.list.lock();
-        match ticket {
-            Some(waiting) if list.is_waiting(waiting) => list.slots[waiting.index as usize].waker.replace(waker),
-            _ => {
-                let new = list.allocate(waker);
-                match ticket {
-                    Some(_) => list.link_first(new.index),
-                    None => list.link_last(new.index),
-                }
-                *ticket = Some(new);
-                self.waiting.set(self.waiting.get() + 1);
-                None
-            }
-        }
+        let mut line = self.line.lock();
+        let unused = line.register(ticket, waker);
+        self.waiting.set(line.len());
+        unused
     }
 
     /// Takes the first waiter out and gives its waker, to be woken once the caller holds no lock.
     pub fn notify_one(&self) -> Option<Waker> {
-        let mut list = self.list.lock();
-        let waker = list.take_first()?;
-        self.waiting.set(self.waiting.get() - 1);
-        Some(waker)
+        let mut line = self.line.lock();
+        let waker = line.take_first();
+        self.waiting.set(line.len());
+        waker
     }
 
     /// Wakes everybody who waits now. The caller holds no lock.
     pub fn wake_all(&self) {
-        let wakers: Vec<Waker> = {
-            let mut list = self.list.lock();
+        let wakers = {
+            let mut line = self.line.lock();
             self.waiting.set(0);
-            core::iter::from_fn(|| list.take_first()).collect()
+            line.take_all()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -155,32 +147,78 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
         if !self.is_waiting() {
             return None;
         }
-        let mut list = self.list.lock();
-        if !list.is_waiting(&ticket) {
-            return None;
-        }
-        self.waiting.set(self.waiting.get() - 1);
-        list.take(ticket.index)
+        let mut line = self.line.lock();
+        let waker = line.remove(&ticket);
+        self.waiting.set(line.len());
+        waker
     }
 
     /// How many places the slab holds, used and free: tests look at it for leaks.
     #[doc(hidden)]
     pub fn places(&self) -> usize {
-        self.list.lock().slots.len()
+        self.line.lock().slots.len()
     }
 }
 
-impl List {
-    /// Whether the ticket's own registration is still in the list.
+impl Default for Line {
+    fn default() -> Self {
+        Line { slots: Vec::new(), head: NONE, tail: NONE, free: NONE, len: 0 }
+    }
+}
+
+impl Line {
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    /// See [`WaitQueue::register`].
+    #[inline]
+    pub(crate) fn register(&mut self, ticket: &mut Option<Ticket>, waker: Waker) -> Option<Waker> {
+        match ticket {
+            Some(waiting) if self.is_waiting(waiting) => self.slots[waiting.index as usize].waker.replace(waker),
+            _ => {
+                let new = self.allocate(waker);
+                match ticket {
+                    Some(_) => self.link_first(new.index),
+                    None => self.link_last(new.index),
+                }
+                *ticket = Some(new);
+                self.len += 1;
+                None
+            }
+        }
+    }
+
+    /// See [`WaitQueue::notify_one`].
+    #[inline]
+    pub(crate) fn take_first(&mut self) -> Option<Waker> {
+        if self.is_empty() { None } else { self.take(self.head) }
+    }
+
+    /// All wakers, to be woken under no lock.
+    pub(crate) fn take_all(&mut self) -> Vec<Waker> {
+        core::iter::from_fn(|| self.take_first()).collect()
+    }
+
+    /// See [`WaitQueue::remove`].
+    pub(crate) fn remove(&mut self, ticket: &Ticket) -> Option<Waker> {
+        if self.is_waiting(ticket) { self.take(ticket.index) } else { None }
+    }
+
+    /// Whether the ticket's own registration is still in the line.
     fn is_waiting(&self, ticket: &Ticket) -> bool {
         self.slots[ticket.index as usize].generation == ticket.generation
     }
 
+    #[inline]
     fn allocate(&mut self, waker: Waker) -> Ticket {
         if self.free == NONE {
-            self.free = u32::try_from(self.slots.len()).unwrap_or(NONE);
-            assert!(self.free != NONE, "fewer than 2^32 - 1 tasks wait on one queue");
-            self.slots.push(Slot { waker: None, prev: NONE, next: NONE, generation: 0 });
+            self.grow();
         }
         let index = self.free;
         let slot = &mut self.slots[index as usize];
@@ -189,12 +227,14 @@ impl List {
         Ticket { index, generation: slot.generation }
     }
 
-    #[inline]
-    fn take_first(&mut self) -> Option<Waker> {
-        if self.head == NONE { None } else { self.take(self.head) }
+    #[cold]
+    fn grow(&mut self) {
+        self.free = u32::try_from(self.slots.len()).unwrap_or(NONE);
+        assert!(self.free != NONE, "fewer than 2^32 - 1 tasks wait on one queue");
+        self.slots.push(Slot { waker: None, prev: NONE, next: NONE, generation: 0 });
     }
 
-    /// Takes a waiter out of the list and frees its slot; its ticket is of an old generation from now on.
+    /// Takes a waiter out of the line and frees its slot; its ticket is of an old generation from now on.
     #[inline]
     fn take(&mut self, index: u32) -> Option<Waker> {
         if self.head == self.tail {
@@ -202,6 +242,7 @@ impl List {
         } else {
             self.unlink(index);
         }
+        self.len -= 1;
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         slot.next = self.free;
@@ -209,6 +250,7 @@ impl List {
         slot.waker.take()
     }
 
+    #[inline]
     fn link_last(&mut self, index: u32) {
         let tail = self.tail;
         let slot = &mut self.slots[index as usize];

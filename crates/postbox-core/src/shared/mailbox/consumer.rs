@@ -107,7 +107,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxCore<M, O, C> {
 
     /// How many receivers wait for a message.
     pub fn waiting_receivers(&self) -> usize {
-        self.shared.receivers.len()
+        self.shared.waiting_receivers()
     }
 }
 

@@ -132,9 +132,16 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if this.ticket.is_none()
-            && let Some(message) = this.core.poll_batch()
-        {
+        if this.ticket.is_none() {
+            if let Some(message) = this.core.poll_batch() {
+                return Poll::Ready(Ok(message));
+            }
+            if this.core.has_nothing() && this.core.register_receiver(&mut this.ticket, context.waker()) {
+                return Poll::Pending;
+            }
+        } else if let Some(message) = this.core.poll_single() {
+            // The usual end of a wait.
+            this.core.remove_receiver(&mut this.ticket, true);
             return Poll::Ready(Ok(message));
         }
         this.poll_with_care(context)
@@ -142,11 +149,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
-    #[inline(always)]
+    #[inline(never)]
     fn poll_with_care(&mut self, context: &mut Context<'_>) -> Poll<Result<M, QueueError<M>>> {
-        if self.core.has_nothing() && self.core.register_receiver(&mut self.ticket, context.waker()) {
-            return Poll::Pending;
-        }
         loop {
             let answer = match self.core.poll_leisurely(MOST_PAUSES) {
                 Ok(Some(message)) => Ok(message),

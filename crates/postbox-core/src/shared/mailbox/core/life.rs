@@ -1,7 +1,6 @@
 //! What happens to a mailbox as a whole: closing, suspending, stashing, and handles that come and go.
 
 use alloc::vec::Vec;
-use core::task::Waker;
 
 use super::*;
 
@@ -17,7 +16,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         });
         drop(store);
         self.senders.wake_all();
-        self.receivers.wake_all();
+        self.wake_receivers();
         let mut control_senders = Vec::new();
         if let Some(extras) = self.extras.lock().as_ref() {
             control_senders.extend(core::iter::from_fn(|| extras.control_senders.notify_one()));
@@ -54,7 +53,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             stash
         };
         drop(stash);
-        self.receivers.wake_all();
+        self.wake_receivers();
         self.report(MailboxEvent::Depth { depth: 0 });
         left
     }
@@ -83,7 +82,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
         drop((guard, inbox));
         if running {
-            self.receivers.wake_all();
+            self.wake_receivers();
             self.report(MailboxEvent::Resumed);
             self.notify_hooks();
         }
@@ -146,7 +145,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// A producer handle is gone. With the last one nothing more will come.
     pub(crate) fn remove_producer(&self) {
         if self.producers.decrement() == 1 && self.refresh_orphaned() {
-            self.receivers.wake_all();
+            self.wake_receivers();
             self.notify_hooks();
         }
     }

@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Locks are taken in the order store, inbox, then the wait queues and extras. A thread that holds the inbox may
-//!    only *try* the store.
+//! 1. Locks are taken in the order store, inbox, then the senders' wait queues and extras. A thread that holds the inbox
+//!    may only *try* the store. Receivers stand in line under the inbox.
 //! 2. `pushed - popped` is the number of regular messages in the mailbox. `pushed` is written under the inbox;
 //!    `popped` under the store, or, in a FIFO mailbox, under the inbox while the store is empty. A message that is placed
 //!    in the store past the inbox moves `popped` one back; an eviction, one in and one out, moves neither.
@@ -28,6 +28,7 @@ mod sending;
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::task::Waker;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -38,7 +39,7 @@ use crate::chunks::Chunks;
 use crate::order::{Displaced, Order, Store};
 use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
 use crate::sync::{Count, Lock, MailboxConcurrency, MetadataStorageMode, Padded};
-use crate::wait::{Ticket, WaitQueue};
+use crate::wait::{Line, Ticket, WaitQueue};
 
 /// The control lane holds a message.
 const CONTROL: usize = 1;
@@ -72,8 +73,6 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     pub(crate) refused: C::Count,
     /// Messages that were placed in the store past the inbox, so that `pushed` does not count them. Written under the store.
     placed: C::Count,
-    /// Waits for a message.
-    pub(crate) receivers: WaitQueue<C>,
     /// Waits for room.
     pub(crate) senders: WaitQueue<C>,
     /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
@@ -103,17 +102,23 @@ struct Front<S, C: MailboxConcurrency> {
     stored: C::Count,
 }
 
-/// The producers' end.
+/// The producers' end. What every push writes lies on one cache line; who waits, on the next.
+#[repr(C)]
 struct Back<I, C: MailboxConcurrency> {
-    inbox: C::Lock<Inbox<I>>,
     pushed: C::Count,
+    inbox: C::Lock<Inbox<I>>,
+    /// `receivers.len()`, readable without the lock.
+    waiting: C::Count,
 }
 
+#[repr(C)]
 struct Inbox<I> {
     arrived: Chunks<I>,
     /// The value of `pushed` up to which a push needs no second look: there was room that far when `popped` was
     /// last read, so the consumers' cache line is left alone. A closed or observed mailbox has none of it.
     clear_until: usize,
+    /// Wait for a message. Here, because who brings one holds the inbox anyway, and so does who registers.
+    receivers: Line,
 }
 
 type LazyExtras<S, C> = Option<Box<Extras<S, C>>>;
@@ -153,20 +158,19 @@ type StoreGuard<'a, M, O, C> =
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
         let capacity = options.capacity_limit().unwrap_or(usize::MAX);
-        let inbox = Inbox { arrived: Chunks::default(), clear_until: capacity.min(FAR) };
+        let inbox = Inbox { arrived: Chunks::default(), clear_until: capacity.min(FAR), receivers: Line::default() };
         Core {
             front: Padded(Front {
                 store: C::Lock::new(O::Store::default()),
                 popped: C::Count::new(0),
                 stored: C::Count::new(0),
             }),
-            back: Padded(Back { inbox: C::Lock::new(inbox), pushed: C::Count::new(0) }),
+            back: Padded(Back { pushed: C::Count::new(0), inbox: C::Lock::new(inbox), waiting: C::Count::new(0) }),
             flags: C::Count::new(0),
             capacity: C::Count::new(capacity),
             stashed: C::Count::new(0),
             refused: C::Count::new(0),
             placed: C::Count::new(0),
-            receivers: WaitQueue::new(),
             senders: WaitQueue::new(),
             linger: C::Count::new(0),
             flows: C::Count::new(0),
@@ -306,11 +310,46 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         self.has_room(&mut inbox);
     }
 
+    /// How many receivers wait.
+    pub(crate) fn waiting_receivers(&self) -> usize {
+        self.back.waiting.get()
+    }
+
+    /// Gives the inbox back after a message came in, and wakes the receiver that it is for.
+    #[inline(always)]
+    fn give_back(&self, inbox: InboxGuard<'_, M, O, C>) {
+        if inbox.receivers.is_empty() {
+            drop(inbox);
+        } else {
+            self.give_back_and_wake(inbox);
+        }
+    }
+
+    #[inline(never)]
+    fn give_back_and_wake(&self, mut inbox: InboxGuard<'_, M, O, C>) {
+        let first = inbox.receivers.take_first();
+        self.back.waiting.set(inbox.receivers.len());
+        drop(inbox);
+        if let Some(waker) = first {
+            waker.wake();
+        }
+    }
+
+    /// Wakes a receiver for a message that came in past the inbox.
     #[inline(always)]
     fn wake_receiver(&self) {
-        if self.receivers.is_waiting() {
-            wake_one(&self.receivers);
+        if self.waiting_receivers() != 0 {
+            self.give_back_and_wake(self.back.inbox.lock());
         }
+    }
+
+    fn wake_receivers(&self) {
+        let wakers = {
+            let mut inbox = self.back.inbox.lock();
+            self.back.waiting.set(0);
+            inbox.receivers.take_all()
+        };
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     #[inline(always)]

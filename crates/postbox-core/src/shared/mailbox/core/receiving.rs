@@ -1,7 +1,6 @@
 //! The consumers' end.
 
 use alloc::vec::Vec;
-use core::task::Waker;
 
 use super::*;
 
@@ -175,15 +174,31 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             return None;
         }
         let mut inbox = self.back.inbox.lock_at_once();
-        if let Some(mut inbox) = inbox.take_if(|inbox| self.may_take_single(inbox)) {
-            let item = inbox.arrived.pop_single()?;
-            // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
-            self.front.popped.publish(self.front.popped.get().wrapping_add(1));
-            drop(inbox);
-            self.wake_sender();
-            return Some(O::open(item));
+        match self.take_single(&mut inbox) {
+            Some(message) => Some(message),
+            None => self.take_with_care(inbox),
         }
-        self.take_with_care(inbox)
+    }
+
+    /// The message that a receiver was woken for, if there is no other and messages come one by one. `None` says nothing; then
+    /// it is [`try_poll`](Self::try_poll)'s turn.
+    #[inline(always)]
+    pub(crate) fn poll_single(&self) -> Option<M> {
+        if !O::Store::KEEPS_ARRIVAL || self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
+            return None;
+        }
+        self.take_single(&mut self.back.inbox.lock_at_once())
+    }
+
+    #[inline(always)]
+    fn take_single<'a>(&'a self, inbox: &mut Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
+        let mut inbox = inbox.take_if(|inbox| self.may_take_single(inbox))?;
+        let item = inbox.arrived.pop_single()?;
+        // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
+        self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+        drop(inbox);
+        self.wake_sender();
+        Some(O::open(item))
     }
 
     /// Whether the inbox holds one message, all others being gone, where messages come one by one.
@@ -316,12 +331,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     pub(crate) fn register_receiver(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let waker = waker.clone();
         let store = if O::Store::KEEPS_ARRIVAL { None } else { Some(self.front.store.lock()) };
-        let inbox = self.back.inbox.lock();
+        let mut inbox = self.back.inbox.lock();
         let flags = self.flags.get();
         let empty = self.front.stored.observe() == 0 && inbox.arrived.is_empty();
         let answered =
             flags & CONTROL != 0 || (!empty && flags & SUSPENDED == 0) || (empty && flags & (CLOSED | ORPHANED) != 0);
-        let unused = if answered { Some(waker) } else { self.receivers.register(ticket, waker) };
+        let unused = if answered { Some(waker) } else { inbox.receivers.register(ticket, waker) };
+        self.back.waiting.set(inbox.receivers.len());
         drop((inbox, store));
         drop(unused);
         !answered

@@ -1,7 +1,5 @@
 //! The producers' end.
 
-use core::task::Waker;
-
 use super::*;
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
@@ -43,8 +41,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if let Some(mut inbox) = inbox.take_if(|inbox| self.is_clear(inbox) && inbox.arrived.has_place()) {
             inbox.arrived.push_in_place(item);
             self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
-            drop(inbox);
-            self.wake_receiver();
+            self.give_back(inbox);
             return Ok(OfferOutcome::Accepted);
         }
         self.offer_with_care(item, inbox)
@@ -68,8 +65,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             return self.offer_after_second_look(item, inbox);
         }
         self.push(&mut inbox, item);
-        drop(inbox);
-        self.wake_receiver();
+        self.give_back(inbox);
         Ok(OfferOutcome::Accepted)
     }
 
@@ -112,8 +108,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
         // Before either lock is given back, so that whoever holds the store can count on it.
         self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
-        drop((inbox, store));
-        self.wake_receiver();
+        drop(store);
+        self.give_back(inbox);
         Ok(OfferOutcome::Accepted)
     }
 
@@ -142,8 +138,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
         let Some(item) = item.take() else { return false };
         self.push(&mut inbox, item);
-        drop(inbox);
-        self.wake_receiver();
+        self.give_back(inbox);
         true
     }
 
@@ -177,8 +172,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 }
             }
         };
-        drop(inbox);
-        self.wake_receiver();
+        self.give_back(inbox);
         self.report_offer(&outcome);
         Ok(outcome)
     }
@@ -207,11 +201,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 }
             }
         };
-        drop((inbox, store));
         if !matches!(outcome, OfferOutcome::Accepted) {
             self.refused.increment();
         }
-        self.wake_receiver();
+        drop(store);
+        self.give_back(inbox);
         self.report_offer(&outcome);
         Ok(outcome)
     }
@@ -239,8 +233,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         extras.control.push(item);
         extras.control_pushed = extras.control_pushed.wrapping_add(1);
         self.flags.publish(flags | CONTROL);
-        drop((guard, inbox));
-        self.wake_receiver();
+        drop(guard);
+        self.give_back(inbox);
         self.report_offer::<O::Item>(&OfferOutcome::Accepted);
         Ok(OfferOutcome::Accepted)
     }
@@ -316,9 +310,25 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// Gives a receiver's ticket back, likewise.
+    #[inline(always)]
     pub(crate) fn remove_receiver(&self, ticket: &mut Option<Ticket>, used: bool) {
-        if self.receivers.remove(ticket).is_none() && !used {
-            wake_one(&self.receivers);
+        // If nobody waits, this one was notified, as in `WaitQueue::remove`, and there is nobody to pass that on to.
+        if let Some(ticket) = ticket.take()
+            && self.waiting_receivers() != 0
+        {
+            self.remove_from_line(&ticket, used);
         }
+    }
+
+    #[inline(never)]
+    fn remove_from_line(&self, ticket: &Ticket, used: bool) {
+        let mut inbox = self.back.inbox.lock();
+        let removed = inbox.receivers.remove(ticket);
+        self.back.waiting.set(inbox.receivers.len());
+        match removed.is_some() || used {
+            true => drop(inbox),
+            false => self.give_back(inbox),
+        }
+        drop(removed);
     }
 }
