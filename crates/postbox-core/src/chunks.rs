@@ -23,8 +23,8 @@ struct Rest<T> {
     full: VecDeque<VecDeque<T>>,
     /// The youngest messages. Holds some whenever `full` does.
     tail: VecDeque<T>,
-    /// Messages in `full` and `tail`.
-    len: usize,
+    /// Messages in `full`.
+    full_len: usize,
     spare: Vec<VecDeque<T>>,
 }
 
@@ -46,7 +46,7 @@ impl<T> Chunks<T> {
 
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        self.head.len() + self.rest.as_ref().map_or(0, |rest| rest.len)
+        self.head.len() + self.rest.as_ref().map_or(0, |rest| rest.full_len + rest.tail.len())
     }
 
     #[inline(always)]
@@ -55,32 +55,26 @@ impl<T> Chunks<T> {
         self.head.is_empty()
     }
 
-    /// Whether one more item needs no memory.
+    /// The chunk that the next item belongs to, if it needs no memory for it.
     #[inline(always)]
-    pub(crate) fn has_place(&self) -> bool {
-        let chunk = match &self.rest {
-            Some(rest) if rest.len > 0 => &rest.tail,
-            _ => &self.head,
-        };
-        chunk.len() < Self::CHUNK && chunk.len() < chunk.capacity()
+    pub(crate) fn place(&mut self) -> Option<&mut VecDeque<T>> {
+        let chunk = self.last();
+        (chunk.len() < Self::CHUNK && chunk.len() < chunk.capacity()).then_some(chunk)
     }
 
-    /// [`push_back`](Self::push_back) where there [is a place](Self::has_place).
+    /// The youngest chunk.
     #[inline(always)]
-    pub(crate) fn push_in_place(&mut self, item: T) {
+    fn last(&mut self) -> &mut VecDeque<T> {
         match &mut self.rest {
-            Some(rest) if rest.len > 0 => {
-                rest.tail.push_back(item);
-                rest.len += 1;
-            }
-            _ => self.head.push_back(item),
+            Some(rest) if !rest.tail.is_empty() => &mut rest.tail,
+            _ => &mut self.head,
         }
     }
 
     /// Whether there is one item and no other.
     #[inline(always)]
     pub(crate) fn is_single(&self) -> bool {
-        self.head.len() == 1 && self.rest.as_ref().is_none_or(|rest| rest.len == 0)
+        self.head.len() == 1 && self.rest.as_ref().is_none_or(|rest| rest.tail.is_empty())
     }
 
     /// [`pop_front`](Self::pop_front) where [one item](Self::is_single) is left.
@@ -91,35 +85,33 @@ impl<T> Chunks<T> {
 
     #[inline(always)]
     pub(crate) fn push_back(&mut self, item: T) {
-        match &mut self.rest {
-            Some(rest) if rest.len > 0 => {
-                if rest.tail.len() == Self::CHUNK {
-                    let next = rest.fresh(Self::CHUNK);
-                    rest.full.push_back(mem::replace(&mut rest.tail, next));
-                }
-                rest.tail.push_back(item);
-                rest.len += 1;
-            }
-            _ if self.head.len() < Self::CHUNK => self.head.push_back(item),
-            _ => self.push_into_rest(item),
+        let chunk = self.last();
+        if chunk.len() < Self::CHUNK {
+            chunk.push_back(item);
+        } else {
+            self.push_into_next(item);
         }
     }
 
+    /// The last chunk is full: a new one takes its place.
     #[cold]
-    fn push_into_rest(&mut self, item: T) {
+    fn push_into_next(&mut self, item: T) {
         let rest = self.rest.get_or_insert_with(|| {
-            Box::new(Rest { full: VecDeque::new(), tail: VecDeque::new(), len: 0, spare: Vec::new() })
+            Box::new(Rest { full: VecDeque::new(), tail: VecDeque::new(), full_len: 0, spare: Vec::new() })
         });
-        if rest.tail.capacity() == 0 {
+        if !rest.tail.is_empty() {
+            let next = rest.fresh(Self::CHUNK);
+            rest.full_len += rest.tail.len();
+            rest.full.push_back(mem::replace(&mut rest.tail, next));
+        } else if rest.tail.capacity() == 0 {
             rest.tail = rest.fresh(Self::CHUNK);
         }
         rest.tail.push_back(item);
-        rest.len = 1;
     }
 
     #[inline(always)]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
-        if self.head.len() == 1 && self.rest.as_ref().is_some_and(|rest| rest.len > 0) {
+        if self.head.len() == 1 && self.rest.as_ref().is_some_and(|rest| !rest.tail.is_empty()) {
             return self.pop_last_of_head();
         }
         // Nothing comes after this, so the item goes straight to where the caller wants it.
@@ -136,8 +128,13 @@ impl<T> Chunks<T> {
     /// The head is used up: the next chunk takes its place.
     fn advance(&mut self) {
         let Some(rest) = &mut self.rest else { return };
-        let next = rest.full.pop_front().unwrap_or_else(|| mem::take(&mut rest.tail));
-        rest.len -= next.len();
+        let next = match rest.full.pop_front() {
+            Some(next) => {
+                rest.full_len -= next.len();
+                next
+            }
+            None => mem::take(&mut rest.tail),
+        };
         let used = mem::replace(&mut self.head, next);
         if rest.spare.len() < SPARE_CHUNKS && used.capacity() >= Self::CHUNK {
             rest.spare.push(used);

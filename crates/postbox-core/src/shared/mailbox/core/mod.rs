@@ -75,7 +75,7 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     placed: C::Count,
     /// Waits for room.
     pub(crate) senders: WaitQueue<C>,
-    /// How long a receiver lets messages gather; a hint, so lost updates do not matter.
+    /// How long a receiver lets messages gather, while they flow; a hint, so lost updates do not matter.
     linger: C::Count,
     /// Whether messages come in a stream: more than 0 if a receiver that met the producers of a FIFO mailbox has found several,
     /// not long ago. A hint, too.

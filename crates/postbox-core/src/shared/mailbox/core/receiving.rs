@@ -58,7 +58,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// that. See `learn`.
     #[inline]
     pub(crate) fn poll_leisurely(&self, most: usize) -> Result<Option<M>, QueueError<M>> {
-        if size_of::<M>() <= GATHERED_BYTES {
+        if size_of::<M>() <= GATHERED_BYTES && self.flows.get() > 0 {
             let linger = self.linger.get();
             if linger > 0 && self.front.stored.get() == 0 {
                 self.gather(linger, most);
@@ -204,7 +204,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Whether the inbox holds one message, all others being gone, where messages come one by one.
     #[inline(always)]
     fn may_take_single(&self, inbox: &Inbox<O::Item>) -> bool {
-        self.front.stored.observe() == 0 && inbox.arrived.is_single() && self.flows.get() == 0 && self.linger.get() == 0
+        self.front.stored.observe() == 0 && inbox.arrived.is_single() && self.flows.get() == 0
     }
 
     /// [`take`](Self::take) from a FIFO mailbox, with all that can be the matter.
@@ -225,7 +225,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 continue;
             }
             let waiting = inbox.arrived.len();
-            if waiting > 1 || self.flows.get() > 0 || self.linger.get() > 0 {
+            if waiting > 1 || self.flows.get() > 0 {
                 self.learn(waiting);
             }
             if waiting > EXCHANGE_ABOVE

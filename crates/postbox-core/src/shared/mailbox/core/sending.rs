@@ -38,8 +38,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             return self.offer_sorted(item);
         }
         let mut inbox = self.back.inbox.lock_at_once();
-        if let Some(mut inbox) = inbox.take_if(|inbox| self.is_clear(inbox) && inbox.arrived.has_place()) {
-            inbox.arrived.push_in_place(item);
+        if let Some(mut inbox) = inbox.take_if(|inbox| self.is_clear(inbox)) {
+            let Some(place) = inbox.arrived.place() else { return self.offer_with_care(item, Some(inbox)) };
+            place.push_back(item);
             self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
             self.give_back(inbox);
             return Ok(OfferOutcome::Accepted);
