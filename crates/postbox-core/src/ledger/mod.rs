@@ -185,8 +185,17 @@ impl<M> Ledger<M> {
     #[inline(always)]
     pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
         self.advance(sent_at);
-        let slot = self.slots.vacancy().fill(Slot::new(id, message, sent_at, None));
-        self.surface(slot);
+        let vacancy = self.slots.vacancy();
+        if self.options.max_deliveries == Some(0) {
+            let slot = vacancy.fill(Slot::new(id, message, sent_at, None));
+            return self.surface(slot);
+        }
+        // Made as one that is in the list.
+        let linked = Slot { state: State::Ready, prev: self.ready.tail, ..Slot::new(id, message, sent_at, None) };
+        let slot = vacancy.fill(linked);
+        self.ready.follow(&mut self.slots, slot);
+        self.deliverable += 1;
+        self.surfaced += 1;
     }
 
     /// Leases up to `max` messages until `until`, and shows each to `take`, in order.
@@ -195,18 +204,17 @@ impl<M> Ledger<M> {
         let now = self.advance(now);
         // Not before now: what ends at once ends with the next call, not within this one.
         let until = until.max(now);
-        let mut taken = 0;
-        while taken < max && self.ready.head != NONE {
-            let slot = self.ready.head;
-            self.unlink(slot);
-            if let Some(expiry) = self.slot(slot).expiry(slot) {
-                self.expiring.remove(&expiry);
-            }
-            self.leased += 1;
-            let number = self.lease(slot, until);
+        let first = self.ready.head;
+        let taken = match self.slots.get(self.line.tail).is_none_or(|last| last.until <= until) {
+            true => self.lease_run(max, until),
+            false => return self.lease_singly(max, until, take),
+        };
+        // Shown when all is in its place: what the caller does with them may fail.
+        let mut slot = first;
+        for _ in 0..taken {
             let held = self.slot(slot);
-            take(held.show(Receipt { slot, number }));
-            taken += 1;
+            take(held.show(Receipt { slot, number: held.number }));
+            slot = held.next;
         }
         taken
     }
@@ -221,22 +229,25 @@ impl<M> Ledger<M> {
         Ok(self.remove(slot).message)
     }
 
-    /// The same, but the message is dropped where it is, after `last` has seen it: to take out what should be dropped elsewhere.
+    /// The same, but the message stays where it is: `take` takes out what it owns. What it leaves there is forgotten, not dropped.
     ///
     /// # Errors
     /// [`Stale`], and the message stays where it is.
     #[inline(always)]
-    pub fn acknowledge_in_place(&mut self, now: u64, receipt: Receipt, last: impl FnOnce(&mut M)) -> Result<(), Stale> {
+    pub fn acknowledge_in_place(&mut self, now: u64, receipt: Receipt, take: impl FnOnce(&mut M)) -> Result<(), Stale> {
         self.advance(now);
-        let slot = self.leased(receipt)?;
-        let held = self.slot_mut(slot);
-        last(&mut held.message);
-        if held.extras.is_some() {
-            self.remove(slot);
-            return Ok(());
+        let slot = receipt.slot;
+        let held = self.slots.get_mut(slot).filter(|held| held.is_leased(receipt)).ok_or(Stale)?;
+        take(&mut held.message);
+        match held {
+            Slot { extras: None, place: NONE, prev, next, .. } => {
+                let (prev, next) = (*prev, *next);
+                self.line.close_gap(&mut self.slots, prev, next);
+                self.leased -= 1;
+                self.slots.forget(slot);
+            }
+            _ => drop(self.remove(slot)),
         }
-        self.take_from_due(slot);
-        self.slots.discard(slot);
         Ok(())
     }
 

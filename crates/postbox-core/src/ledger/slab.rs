@@ -114,11 +114,11 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Drops a value in its place.
+    /// Frees a place. What is in it is not dropped: it must own nothing any more.
     #[inline(always)]
-    pub(super) fn discard(&mut self, index: u32) {
+    pub(super) fn forget(&mut self, index: u32) {
         if self.len == 1 && self.chunks.len() > 1 {
-            self.remove_last(index);
+            core::mem::forget(self.remove_last(index));
             return;
         }
         let Some(chunk) = self.chunks.get_mut(index as usize / CHUNK) else { return };
@@ -126,8 +126,7 @@ impl<T> Slab<T> {
         if matches!(place, Place::Used(_)) {
             let next = core::mem::replace(&mut self.free, index);
             self.len -= 1;
-            // Last: the drop may panic.
-            *place = Place::Free { next };
+            core::mem::forget(core::mem::replace(place, Place::Free { next }));
         }
     }
 

@@ -92,6 +92,11 @@ impl<M> Slot<M> {
 pub(super) type Expiry = (u64, u64, u32);
 
 impl<M> Slot<M> {
+    /// Whether the receipt is of the current delivery.
+    pub(super) fn is_leased(&self, receipt: Receipt) -> bool {
+        self.state == State::Leased && self.number == receipt.number
+    }
+
     pub(super) fn show(&self, receipt: Receipt) -> Held<'_, M> {
         Held { id: whole(self.id), message: &self.message, receipt, deliveries: self.deliveries, sent_at: self.sent_at }
     }
@@ -111,10 +116,16 @@ impl List {
 
     /// Puts a slot at the end.
     pub(super) fn push<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        let tail = core::mem::replace(&mut self.tail, slot);
         if let Some(new) = slots.get_mut(slot) {
-            (new.prev, new.next) = (tail, NONE);
+            (new.prev, new.next) = (self.tail, NONE);
         }
+        self.follow(slots, slot);
+    }
+
+    /// Puts a slot at the end that knows its neighbours already.
+    #[inline(always)]
+    pub(super) fn follow<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
+        let tail = core::mem::replace(&mut self.tail, slot);
         match slots.get_mut(tail) {
             Some(last) => last.next = slot,
             None => self.head = slot,
@@ -124,6 +135,12 @@ impl List {
     /// Takes a slot out.
     pub(super) fn remove<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         let Some(&Slot { prev, next, .. }) = slots.get(slot) else { return };
+        self.close_gap(slots, prev, next);
+    }
+
+    /// What was between these two is out.
+    #[inline(always)]
+    pub(super) fn close_gap<M>(&mut self, slots: &mut Slab<Slot<M>>, prev: u32, next: u32) {
         match slots.get_mut(prev) {
             Some(before) => before.next = next,
             None => self.head = next,

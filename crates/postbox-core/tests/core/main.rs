@@ -7,6 +7,7 @@ mod extras;
 mod futures;
 mod kinds;
 mod ledger;
+mod ledger_model;
 mod model;
 mod runtimes;
 mod scenarios;

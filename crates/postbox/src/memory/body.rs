@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU8;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::codec::Small;
 
@@ -32,6 +32,43 @@ impl Short {
     #[inline(always)]
     pub(super) fn to_bytes(&self) -> Bytes {
         Small::first(usize::from(self.length.get()), self.bytes)
+    }
+}
+
+/// So many short bodies share one piece of memory at the most: who keeps one of them keeps that.
+const SHELF: usize = 16;
+
+/// Memory for the short bodies of one receive. One piece for many: the allocator keeps fewer at hand than a batch needs.
+pub(super) struct Shelf {
+    room: BytesMut,
+    /// For how many there is no room yet.
+    left: usize,
+}
+
+impl Shelf {
+    pub(super) fn for_up_to(many: usize) -> Self {
+        Shelf { room: BytesMut::new(), left: many }
+    }
+
+    #[inline(always)]
+    pub(super) fn put(&mut self, body: &Short) -> Bytes {
+        if self.room.capacity() < SHORT {
+            if self.left < 2 {
+                return body.to_bytes();
+            }
+            self.grow();
+        }
+        self.room.extend_from_slice(&body.bytes);
+        let mut body_alone = self.room.split();
+        body_alone.truncate(usize::from(body.length.get()));
+        body_alone.freeze()
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let many = self.left.min(SHELF);
+        self.left -= many;
+        self.room = BytesMut::with_capacity(many * SHORT);
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use postbox_core::Lock as _;
 use postbox_core::{Held, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Stale};
 
-use super::body::Body;
+use super::body::{Body, Shelf};
 use super::long_poll::{LOOKS, LongPoll};
 use super::store::{Store, Stored, nanos};
 use super::{DEDUPLICATION_WINDOW, Space};
@@ -348,12 +348,14 @@ pub(super) const fn needed(request: &Receive) -> usize {
 
 pub(super) fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive, taken: &mut Vec<Delivery>) {
     ledger.advance(now);
-    taken.reserve_exact(request.max.min(ledger.deliverable()));
+    let many = request.max.min(ledger.deliverable());
+    taken.reserve_exact(many);
+    let mut shelf = Shelf::for_up_to(many);
     ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| {
         // Made when there is a place for it: so it is written where it stays.
         match (held.message.plain_type(), &held.message.body) {
             (Some(content_type), Body::InPlace(body)) => {
-                taken.extend(iter::once_with(|| delivery_of(held, now, body.to_bytes(), content_type, None)));
+                taken.extend(iter::once_with(|| delivery_of(held, now, shelf.put(body), content_type, None)));
             }
             (Some(content_type), Body::Shared(body)) => {
                 taken.extend(iter::once_with(|| delivery_of(held, now, body.clone(), content_type, None)));

@@ -6,6 +6,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
 use postbox::testing::ManualClock;
 use postbox::*;
 use proptest::prelude::*;
@@ -48,6 +49,32 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
     let done = mailbox.acknowledge_batch(&messages).blocking().unwrap();
     assert!(done.iter().all(Result::is_ok));
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
+}
+
+/// Short bodies that were received together share memory; each is good for as long as somebody has it.
+#[test]
+fn a_body_outlives_those_that_were_received_with_it() {
+    let mailbox: Mailbox<Bytes, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();
+    assert!(mailbox.receive().blocking().unwrap().is_empty());
+    let body = |number: u8| Bytes::from(vec![number; usize::from(number % 64) + 1]);
+    for batch in [1, 2, 15, 16, 17, 40] {
+        thread::scope(|scope| {
+            scope.spawn(|| (0..40).for_each(|number| drop(mailbox.send(&body(number)).blocking().unwrap())));
+        });
+        let mut kept = Vec::new();
+        while kept.len() < 40 {
+            let messages = mailbox.receive().max_messages(batch).blocking().unwrap();
+            assert!(mailbox.acknowledge_batch(&messages).blocking().unwrap().iter().all(Result::is_ok));
+            kept.extend(messages.into_iter().map(|message| message.body));
+        }
+        let mut numbered: Vec<(u8, Bytes)> = (0..40).zip(kept).collect();
+        // Every third goes, until none is left.
+        while !numbered.is_empty() {
+            assert!(numbered.iter().all(|(number, kept)| *kept == body(*number)));
+            let mut at = 0..;
+            numbered.retain(|_| at.next().is_some_and(|at| at % 3 != 0));
+        }
+    }
 }
 
 /// Headers stay with their message, from delivery to delivery, and no other gets them.
