@@ -17,7 +17,7 @@ use crate::sync::{Count, Lock, MailboxConcurrency};
 
 const NONE: u32 = u32::MAX;
 
-/// A place in a [`WaitQueue`]. Its owner gives it back by [`WaitQueue::remove`].
+/// A place in a [`WaitQueue`], or among the receivers of a mailbox. Its owner gives it back: [`WaitQueue::remove`].
 #[derive(Debug)]
 pub struct Ticket {
     index: u32,

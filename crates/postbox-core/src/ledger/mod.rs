@@ -198,7 +198,8 @@ impl<M> Ledger<M> {
         self.surfaced += 1;
     }
 
-    /// Leases up to `max` messages until `until`, and shows each to `take`, in order.
+    /// Leases up to `max` messages until `until`, and shows each to `take`, in order. They may all be leased before the first one is
+    /// shown: should `take` panic, those that it has not seen come back, too, and were delivered once more.
     #[inline]
     pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
         let now = self.advance(now);
@@ -246,7 +247,7 @@ impl<M> Ledger<M> {
                 self.leased -= 1;
                 self.slots.forget(slot);
             }
-            _ => drop(self.remove(slot)),
+            _ => core::mem::forget(self.remove(slot).message),
         }
         Ok(())
     }

@@ -135,6 +135,15 @@ fn deliveries_are_counted_when_they_happen() {
 }
 
 #[test]
+fn where_nothing_may_be_delivered_all_is_dead_at_once() {
+    let mut ledger = ledger(LedgerOptions { max_deliveries: Some(0), ..LedgerOptions::default() });
+    ledger.send(0, Posting::new(1, "")).unwrap();
+    ledger.absorb(1, 2, "");
+    assert_eq!(ledger.tally(1), Tally { dead: 2, ..Tally::default() });
+    assert_eq!(ids(&mut ledger, 1, 9, 60), []);
+}
+
+#[test]
 fn dead_letters_by_request_are_kept_redriven_and_purged() {
     let mut ledger = ledger(LedgerOptions { max_size: Some(2), ..Default::default() });
     for id in 1..=2 {
@@ -296,7 +305,7 @@ fn purge_takes_all_but_the_dead_and_ends_every_lease() {
     assert!(leased.iter().all(|message| ledger.acknowledge(2, message.2) == Err(Stale)));
 }
 
-/// What the caller does with a message that it is shown may fail: what it was shown is leased, and comes back.
+/// What the caller does with a message that it is shown may fail: what was leased by then comes back.
 #[test]
 fn a_caller_that_fails_leaves_the_ledger_whole() {
     // Behind a lease that ends later, messages are leased one by one.

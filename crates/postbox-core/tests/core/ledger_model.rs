@@ -87,8 +87,7 @@ impl Model {
                 .any(|other| other.group == entry.group && other.joined.is_some() && other.joined < entry.joined)
     }
 
-    /// Entries that can be delivered, in order. A group's next one comes up when the one before it left; `order` is
-    /// set then, by `settle`.
+    /// Entries that can be delivered, in order. A group's next one comes up when the one before it left.
     fn deliverable(&self) -> Vec<usize> {
         let mut found: Vec<usize> = (0..self.entries.len())
             .filter(|&index| self.entries[index].place == Where::Ready && !self.is_blocked(&self.entries[index]))

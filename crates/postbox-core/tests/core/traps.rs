@@ -1,6 +1,7 @@
 //! Mistakes that others made, one test each. The numbers are those of the list in CONTRIBUTING.md.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake};
 
@@ -154,6 +155,59 @@ fn trap_05_a_waker_may_own_a_handle() {
     let mut wait = signal.wait();
     assert!(poll(&mut wait, &owning(signal.clone())).is_pending());
     assert!(poll(&mut wait, noop).is_pending());
+}
+
+/// 5. Receivers stand in line under a lock of the mailbox: whatever wakes them, or takes them out, has given it back.
+#[test]
+fn trap_05_a_receiver_is_woken_and_dropped_under_no_lock() {
+    struct Uses<F: Fn() + Send + Sync>(F);
+    impl<F: Fn() + Send + Sync> Wake for Uses<F> {
+        fn wake(self: Arc<Self>) {
+            (self.0)();
+        }
+    }
+    impl<F: Fn() + Send + Sync> Drop for Uses<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    macro_rules! through_all_events {
+        ($both:expr, $message:expr) => {
+            for event in 0..6 {
+                let (mailbox, producer) = $both;
+                let uses = Arc::new(AtomicUsize::new(0));
+                let waker = || {
+                    let (mailbox, uses) = (mailbox.clone(), Arc::clone(&uses));
+                    std::task::Waker::from(Arc::new(Uses(move || {
+                        mailbox.suspend();
+                        mailbox.resume();
+                        mailbox.drain_into(&mut Vec::new(), 0);
+                        uses.fetch_add(1, Ordering::Relaxed);
+                    })))
+                };
+                let (mut first, mut second) = (mailbox.recv(), mailbox.recv());
+                for receive in [&mut first, &mut second] {
+                    let waker = waker();
+                    let context = &mut std::task::Context::from_waker(&waker);
+                    assert!(std::pin::Pin::new(receive).poll(context).is_pending());
+                }
+                match event {
+                    0 => drop(producer.try_send($message)),
+                    1 => mailbox.close(),
+                    2 => drop((mailbox.suspend(), mailbox.resume())),
+                    3 => drop(producer),
+                    // Passes the notification on.
+                    4 => drop((producer.try_send($message), first)),
+                    // Still waits.
+                    _ => drop(first),
+                }
+                drop(second);
+                assert!(uses.load(Ordering::Relaxed) >= 2, "event {event}");
+            }
+        };
+    }
+    through_all_events!(ThreadSafe.build_default_mailbox(), 1);
+    through_all_events!(ThreadSafe.build_priority_mailbox(MailboxOptions::default()), PriorityEnvelope::new(1, 0));
 }
 
 /// 6. Closing gives every parked producer its message back.

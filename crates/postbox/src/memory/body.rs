@@ -41,7 +41,7 @@ const SHELF: usize = 16;
 /// Memory for the short bodies of one receive. One piece for many: the allocator keeps fewer at hand than a batch needs.
 pub(super) struct Shelf {
     room: BytesMut,
-    /// For how many there is no room yet.
+    /// For how many there is no room yet, at the most.
     left: usize,
 }
 
@@ -62,6 +62,12 @@ impl Shelf {
         let mut body_alone = self.room.split();
         body_alone.truncate(usize::from(body.length.get()));
         body_alone.freeze()
+    }
+
+    /// A delivery needs no room here.
+    #[inline(always)]
+    pub(super) fn pass(&mut self) {
+        self.left = self.left.saturating_sub(1);
     }
 
     #[cold]

@@ -358,9 +358,13 @@ pub(super) fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive, tak
                 taken.extend(iter::once_with(|| delivery_of(held, now, shelf.put(body), content_type, None)));
             }
             (Some(content_type), Body::Shared(body)) => {
+                shelf.pass();
                 taken.extend(iter::once_with(|| delivery_of(held, now, body.clone(), content_type, None)));
             }
-            (None, _) => taken.push(delivery(held, now)),
+            (None, _) => {
+                shelf.pass();
+                taken.push(delivery(held, now));
+            }
         }
     });
 }

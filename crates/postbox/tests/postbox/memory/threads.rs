@@ -64,6 +64,7 @@ fn a_body_outlives_those_that_were_received_with_it() {
         let mut kept = Vec::new();
         while kept.len() < 40 {
             let messages = mailbox.receive().max_messages(batch).blocking().unwrap();
+            assert!(!messages.is_empty());
             assert!(mailbox.acknowledge_batch(&messages).blocking().unwrap().iter().all(Result::is_ok));
             kept.extend(messages.into_iter().map(|message| message.body));
         }
