@@ -88,6 +88,28 @@ fn a_dropped_receiver_passes_its_wake_up_on() {
     });
 }
 
+/// The same where messages are sorted and come in past the lock under which receivers wait, at the same time.
+#[test]
+fn a_dropped_receiver_of_sorted_messages_passes_its_wake_up_on() {
+    loom::model(|| {
+        let mailbox = PriorityMailbox::new(|_: &i32| 0);
+        let producer = mailbox.producer();
+        let mut first = mailbox.recv();
+        assert!(poll_once(&mut first).is_pending());
+        let second = {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || block_on(mailbox.recv()))
+        };
+        let sender = thread::spawn(move || {
+            producer.try_send(1).unwrap();
+            producer
+        });
+        drop(first);
+        assert_eq!(second.join().unwrap(), Ok(1));
+        drop(sender.join().unwrap());
+    });
+}
+
 #[test]
 fn a_dropped_sender_passes_its_wake_up_on() {
     loom::model(|| {
