@@ -28,8 +28,8 @@ pub(crate) fn run(settings: &Settings) {
     one_task_cycles::<Written<Job>>(settings, 100_000);
     one_task_cycles::<Written<Order>>(settings, 4_000);
     for (shape, each) in [("two-threads", 1), ("four-threads", 2)] {
-        shared_cycles::<Plain<64>>(settings, shape, each);
-        shared_cycles::<Plain<4096>>(settings, shape, each);
+        shared_cycles::<Plain<64>>(settings, shape, each, 1_000_000);
+        shared_cycles::<Plain<4096>>(settings, shape, each, 250_000);
     }
     requests::run(settings);
     queued_bytes::<Postbox>(settings);
@@ -103,12 +103,13 @@ fn one_task<B: Body, Q: Queue<B>>(batch: usize, depth: usize) -> Contender<'stat
     })
 }
 
-/// So many senders and as many receivers, each on a thread; the receivers take what there is, up to a batch.
-fn shared_cycles<B: Body>(settings: &Settings, shape: &str, each: usize) {
+/// So many senders and as many receivers, each on a thread; the receivers take what there is, up to a batch. A round is long
+/// enough for the system to settle: in one of 30 ms, where threads and tasks happen to start decides.
+fn shared_cycles<B: Body>(settings: &Settings, shape: &str, each: usize, messages: usize) {
     let scenario = format!("cycle/{shape}/{}", B::name());
     let contenders =
         vec![tasks::<B, Postbox>(each), threads::<B>(each), tasks::<B, Omniqueue>(each), tasks::<B, Floor<true>>(each)];
-    measure(settings, SUITE, &scenario, 100_000, contenders);
+    measure(settings, SUITE, &scenario, messages, contenders);
 }
 
 /// Ends a receiver.
