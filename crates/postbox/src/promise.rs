@@ -122,12 +122,12 @@ impl<T> Drop for Promise<T> {
     }
 }
 
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", feature = "redis"))]
 impl<T> Fulfilled<T> {
-    /// Whoever awaits it is polled again and again until then, and lets the other tasks of its executor and the other threads
-    /// of its processor run in between: to be woken takes longer than a result that is nearly there.
-    pub(crate) fn awake_until(mut self, until: Instant) -> Self {
-        self.awake_until = Some(until);
+    /// Whoever awaits it is polled again and again until then, if there is such a time, and lets the other tasks of its executor
+    /// and the other threads of its processor run in between: to be woken takes longer than a result that is nearly there.
+    pub(crate) fn awake_until(mut self, until: Option<Instant>) -> Self {
+        self.awake_until = until;
         self
     }
 }
@@ -196,17 +196,17 @@ mod tests {
     #[test]
     fn whoever_stays_awake_asks_to_be_polled_again_until_the_time_is_over() {
         let (_promise, result) = promise::<u8>(None);
-        let mut result = result.awake_until(Instant::now() + Duration::from_secs(3_600));
+        let mut result = result.awake_until(Some(Instant::now() + Duration::from_secs(3_600)));
         assert_eq!(wakes_of_a_poll(&mut result), 1);
         assert_eq!(wakes_of_a_poll(&mut result), 1);
-        let mut result = result.awake_until(Instant::now());
+        let mut result = result.awake_until(Some(Instant::now()));
         assert_eq!(wakes_of_a_poll(&mut result), 0);
     }
 
     #[test]
     fn whoever_stayed_awake_too_short_is_woken_by_the_result() {
         let (promise, result) = promise::<u8>(None);
-        let mut result = result.awake_until(Instant::now());
+        let mut result = result.awake_until(Some(Instant::now()));
         let counting = Arc::new(Counting::default());
         let waker = Waker::from(Arc::clone(&counting));
         assert!(Pin::new(&mut result).poll(&mut Context::from_waker(&waker)).is_pending());

@@ -1,7 +1,7 @@
-//! Keeps the network's thread from falling asleep between operations.
+//! Keeps the network's thread from falling asleep between operations, and a lone caller until its answer is there.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Once};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -15,9 +15,18 @@ const AWAKE: Duration = Duration::from_micros(100);
 /// After so many answers in a row that took longer, it sleeps instead, for so many operations.
 const TOO_FAR: (u32, u32) = (16, 1_000);
 
+/// For so long a lone caller stays awake for an answer, if the last one did not take longer: while it does, no processor falls
+/// asleep that the answer would have to wake first, and nobody has to wake the caller.
+pub(super) const ALONE: Duration = Duration::from_micros(500);
+/// Only while its operations follow each other so closely.
+const FOLLOWS: Duration = Duration::from_millis(1);
+
 /// What happens on the thread, counted: an operation begins, or its answer is there.
 static EVENTS: AtomicU64 = AtomicU64::new(0);
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+/// When the last answer came, in nanoseconds since the first one.
+static ANSWERED: AtomicU64 = AtomicU64::new(0);
+static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
 static START: Once = Once::new();
 static BEGUN: Notify = Notify::const_new();
 
@@ -36,9 +45,20 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
+        ANSWERED.store(FIRST.elapsed().as_nanos() as u64, Ordering::Relaxed);
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
         EVENTS.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Until when a lone caller stays awake that begins an operation now: not at all if another one is under way in this process,
+/// or if the last one was a while ago.
+pub(super) fn alone_until() -> Option<Instant> {
+    if UNDER_WAY.load(Ordering::Relaxed) > 0 || processors() == 1 {
+        return None;
+    }
+    let answered = Duration::from_nanos(ANSWERED.load(Ordering::Relaxed));
+    (FIRST.elapsed().saturating_sub(answered) < FOLLOWS).then(|| Instant::now() + ALONE)
 }
 
 /// Runs for ever. While operations follow each other, it keeps the thread from falling asleep between them.
@@ -73,5 +93,26 @@ async fn stay_awake() {
                 (too_late, rest) = (0, TOO_FAR.1);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_stays_awake_while_another_operation_is_under_way() {
+        let _under_way = UnderWay::begin();
+        assert_eq!(alone_until(), None);
+    }
+
+    #[test]
+    fn nobody_stays_awake_for_operations_that_are_far_apart() {
+        drop(UnderWay::begin());
+        let long_ago = FIRST.elapsed() + FOLLOWS;
+        while FIRST.elapsed() < long_ago {
+            std::thread::yield_now();
+        }
+        assert_eq!(alone_until(), None);
     }
 }

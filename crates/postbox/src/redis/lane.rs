@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// Of the jobs of a mailbox a request takes at most half, if that is in this range, or a third, if that is more: while the
-/// server is busy with it, those who ask are busy with what came before, and the next one gathers.
-const SHARE: (usize, usize) = (8, 24);
+use super::awake::ALONE;
+
+/// Of the jobs of a mailbox a request takes at most half, if that is not fewer than these: while the server is busy with it,
+/// those who ask are busy with what came before, and the next one gathers.
+const FEW: usize = 8;
 /// Each request forgets this part of the crowd that was there.
 const FORGETS: usize = 32;
 /// Where a request takes longer, it is not the server that is busy: then a request takes all.
@@ -60,12 +62,14 @@ impl<J: Weight> Lane<J> {
         Lane { takes_turns: false, ..Self::new(name, crowd) }
     }
 
-    /// Takes a job. Whether the caller has to start the work.
-    pub(super) fn push(&self, job: J) -> bool {
+    /// Takes a job. Whether the caller has to start the work, and whether nobody else asks or has asked lately and the last
+    /// answer was quick: then it may stay awake for this one.
+    pub(super) fn push(&self, job: J) -> (bool, bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting.push_back(job);
-        self.crowd.0.fetch_add(1, Ordering::Relaxed);
-        !std::mem::replace(&mut state.is_busy, true)
+        let is_alone = self.crowd.0.fetch_add(1, Ordering::Relaxed) == 0 && state.crowd <= 1;
+        let starts = !std::mem::replace(&mut state.is_busy, true);
+        (starts, is_alone && state.took < ALONE)
     }
 
     /// Where several work at once, lets them run before the next request as long as that brings more. Where nobody else wants
@@ -97,7 +101,7 @@ impl<J: Weight> Lane<J> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = state.crowd - state.crowd.div_ceil(FORGETS);
         state.crowd = self.crowd.0.load(Ordering::Relaxed).max(before);
-        let share = (state.crowd / 2).clamp(SHARE.0, SHARE.1).max(state.crowd / 3);
+        let share = (state.crowd / 2).max(FEW);
         let most = if state.took < NEAR { share } else { usize::MAX };
         let (mut entries, mut bytes, mut many) = (0, 0, 0);
         for job in state.waiting.iter().take(most) {
@@ -135,14 +139,9 @@ mod tests {
 
     #[test]
     fn a_request_takes_the_share_that_suits_the_crowd() {
-        for (crowd, shares) in [
-            (1, vec![1]),
-            (8, vec![8]),
-            (16, vec![8, 8]),
-            (40, vec![20, 20]),
-            (64, vec![24, 24, 16]),
-            (300, vec![100; 3]),
-        ] {
+        for (crowd, shares) in
+            [(1, vec![1]), (8, vec![8]), (16, vec![8, 8]), (40, vec![20, 20]), (64, vec![32, 32]), (300, vec![150; 2])]
+        {
             let lane = lane(&Crowd::default());
             push(&lane, crowd);
             for share in shares {
@@ -172,6 +171,23 @@ mod tests {
         }
         push(&lane, 16);
         assert_eq!(lane.take().len(), 8);
+    }
+
+    #[test]
+    fn who_is_alone_and_has_quick_answers_may_stay_awake() {
+        let lane = lane(&Crowd::default());
+        let cycle = |many: usize, took: Duration| {
+            let pushed: Vec<_> = (0..many).map(|_| lane.push(())).collect();
+            while !lane.take().is_empty() {}
+            lane.ended(many, took);
+            pushed
+        };
+        assert_eq!(cycle(1, Duration::ZERO), [(true, true)]);
+        assert_eq!(cycle(1, ALONE), [(true, true)]);
+        assert_eq!(cycle(1, Duration::ZERO), [(true, false)], "the last answer came too late");
+        assert_eq!(cycle(2, Duration::ZERO), [(true, true), (false, false)]);
+        assert_eq!(cycle(1, Duration::ZERO), [(true, false)], "there were two");
+        assert_eq!(cycle(1, Duration::ZERO), [(true, true)]);
     }
 
     #[test]

@@ -68,14 +68,14 @@ async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Resul
     let look = || {
         let post = Arc::clone(&post);
         if post.link.is_subscribed(&post.channel) {
-            return post.attempt(request);
+            return post.look(request);
         }
         let subscribing = {
             let post = Arc::clone(&post);
             network::ask(async move { post.link.subscribe(&post.channel).await })
         };
         subscribing.then(move |subscribed| match subscribed {
-            Ok(()) => post.attempt(request),
+            Ok(()) => post.look(request),
             Err(error) => Answer::ready(Err(error)),
         })
     };

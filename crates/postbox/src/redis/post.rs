@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use redis::{Value, cmd};
 
+use super::awake::alone_until;
 use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, tag, wishes};
 use super::fault::Fault;
 use super::lane::{Crowd, Lane, Weight};
@@ -18,7 +19,7 @@ use crate::error::Error;
 use crate::id::MessageId;
 use crate::network;
 use crate::operation::Answer;
-use crate::promise::{Promise, promise, wake_all};
+use crate::promise::{Fulfilled, Promise, promise, wake_all};
 use crate::receive::in_background;
 use crate::wire;
 
@@ -256,7 +257,8 @@ impl Post {
         messages: Batch<Outgoing>,
     ) -> Answer<Result<Vec<Result<MessageId, Error>>, Error>> {
         let (promise, result) = promise(None);
-        if self.sends.push(Sending { messages, promise }) {
+        let (starts, is_brisk) = self.sends.push(Sending { messages, promise });
+        if starts {
             self.drive(
                 |post| &post.sends,
                 |post, jobs| async move {
@@ -273,7 +275,7 @@ impl Post {
                 },
             );
         }
-        Answer::from_future(result)
+        Answer::from_future(result.awake_until(is_brisk.then(alone_until).flatten()))
     }
 
     async fn send_all(&self, jobs: &[Sending]) -> Result<Vec<Result<MessageId, Error>>, Error> {
@@ -342,9 +344,21 @@ impl Post {
 
     /// Takes what is there. What nobody waits for any more is given back.
     pub(super) fn attempt(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
+        let (result, is_brisk) = self.take(request);
+        Answer::from_future(result.awake_until(is_brisk.then(alone_until).flatten()))
+    }
+
+    /// The same, on the network's own thread: it has more to do than to stay awake for this.
+    pub(super) fn look(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
+        Answer::from_future(self.take(request).0)
+    }
+
+    fn take(self: &Arc<Self>, request: Receive) -> (Fulfilled<Found>, bool) {
         let back = Arc::clone(self);
         let (promise, result) = promise(Some(Box::new(move |(deliveries, _): Found| back.give_back(&deliveries))));
-        if self.receives.push(Receiving { max: request.max, visibility: request.visibility, promise }) {
+        let (starts, is_brisk) =
+            self.receives.push(Receiving { max: request.max, visibility: request.visibility, promise });
+        if starts {
             self.drive(
                 |post| &post.receives,
                 |post, mut jobs| async move {
@@ -362,7 +376,7 @@ impl Post {
                 },
             );
         }
-        Answer::from_future(result)
+        (result, is_brisk)
     }
 
     /// Makes visible again what nobody takes.
@@ -403,7 +417,8 @@ impl Post {
 
     pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
         let (promise, result) = promise(None);
-        if self.acts.push(Acting { acts, promise }) {
+        let (starts, is_brisk) = self.acts.push(Acting { acts, promise });
+        if starts {
             self.drive(
                 |post| &post.acts,
                 |post, jobs| async move {
@@ -420,7 +435,7 @@ impl Post {
                 },
             );
         }
-        Answer::from_future(result)
+        Answer::from_future(result.awake_until(is_brisk.then(alone_until).flatten()))
     }
 
     async fn act_all(&self, jobs: &[Acting]) -> Result<Vec<u8>, Error> {

@@ -158,7 +158,7 @@ impl Queue {
             return Answer::ready(Err(Error::connection("the connection to the file is closed")));
         }
         let is_brisk = self.is_brisk.load(Ordering::Relaxed);
-        Answer::from_future(if is_brisk { result.awake_until(Instant::now() + AWAKE) } else { result })
+        Answer::from_future(result.awake_until(is_brisk.then(|| Instant::now() + AWAKE)))
     }
 
     fn lock(&self) -> MutexGuard<'_, File> {
