@@ -104,7 +104,7 @@ fn one_task<B: Body, Q: Queue<B>>(batch: usize, depth: usize) -> Contender<'stat
 }
 
 /// So many senders and as many receivers, each on a thread; the receivers take what there is, up to a batch. A round is long
-/// enough for the system to settle: in one of 30 ms, where threads and tasks happen to start decides.
+/// enough for the system to settle: rounds of 30 ms differ by a factor of two.
 fn shared_cycles<B: Body>(settings: &Settings, shape: &str, each: usize, messages: usize) {
     let scenario = format!("cycle/{shape}/{}", B::name());
     let contenders =
