@@ -258,6 +258,8 @@ impl Post {
     ) -> Answer<Result<Vec<Result<MessageId, Error>>, Error>> {
         let (promise, result) = promise(None);
         let (starts, is_brisk) = self.sends.push(Sending { messages, promise });
+        // Before its own operation is under way.
+        let awake_until = is_brisk.then(alone_until).flatten();
         if starts {
             self.drive(
                 |post| &post.sends,
@@ -275,7 +277,7 @@ impl Post {
                 },
             );
         }
-        Answer::from_future(result.awake_until(is_brisk.then(alone_until).flatten()))
+        Answer::from_future(result.awake_until(awake_until))
     }
 
     async fn send_all(&self, jobs: &[Sending]) -> Result<Vec<Result<MessageId, Error>>, Error> {
@@ -344,8 +346,8 @@ impl Post {
 
     /// Takes what is there. What nobody waits for any more is given back.
     pub(super) fn attempt(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
-        let (result, is_brisk) = self.take(request);
-        Answer::from_future(result.awake_until(is_brisk.then(alone_until).flatten()))
+        let (result, awake_until) = self.take(request);
+        Answer::from_future(result.awake_until(awake_until))
     }
 
     /// The same, on the network's own thread: it has more to do than to stay awake for this.
@@ -353,11 +355,13 @@ impl Post {
         Answer::from_future(self.take(request).0)
     }
 
-    fn take(self: &Arc<Self>, request: Receive) -> (Fulfilled<Found>, bool) {
+    fn take(self: &Arc<Self>, request: Receive) -> (Fulfilled<Found>, Option<Instant>) {
         let back = Arc::clone(self);
         let (promise, result) = promise(Some(Box::new(move |(deliveries, _): Found| back.give_back(&deliveries))));
         let (starts, is_brisk) =
             self.receives.push(Receiving { max: request.max, visibility: request.visibility, promise });
+        // Before its own operation is under way.
+        let awake_until = is_brisk.then(alone_until).flatten();
         if starts {
             self.drive(
                 |post| &post.receives,
@@ -376,7 +380,7 @@ impl Post {
                 },
             );
         }
-        (result, is_brisk)
+        (result, awake_until)
     }
 
     /// Makes visible again what nobody takes.
@@ -418,6 +422,8 @@ impl Post {
     pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
         let (promise, result) = promise(None);
         let (starts, is_brisk) = self.acts.push(Acting { acts, promise });
+        // Before its own operation is under way.
+        let awake_until = is_brisk.then(alone_until).flatten();
         if starts {
             self.drive(
                 |post| &post.acts,
@@ -435,7 +441,7 @@ impl Post {
                 },
             );
         }
-        Answer::from_future(result.awake_until(is_brisk.then(alone_until).flatten()))
+        Answer::from_future(result.awake_until(awake_until))
     }
 
     async fn act_all(&self, jobs: &[Acting]) -> Result<Vec<u8>, Error> {
