@@ -1,4 +1,4 @@
-//! `cargo run --release -p postbox-bench -- SUITE [--json] [--quick] [--only TEXT] [--peers NAME]`
+//! `cargo run --release -p postbox-bench -- SUITE [--json] [--quick] [--only TEXT] [--system NAME] [--peers NAME]`
 //!
 //! Postbox and its peers in one run, in turn: round by round each system runs once, so that noise hits all alike.
 
@@ -16,16 +16,19 @@ use report::Settings;
 #[global_allocator]
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
-const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT] [--peers NAME]
+const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT] [--system NAME] [--peers NAME]
 suites: core, memory, sqlite, redis, sqs
   --json       one JSON line per measurement
   --quick      fewer messages and rounds: shows that all works, not how fast
   --only TEXT  only the scenarios whose name contains TEXT
+  --system NAME
+               only that system; as often as needed
   --peers NAME suite sqlite: also against apalis (built first) or python (litequeue and persist-queue, installed
                first, in the target folder); suite sqs: also against omniqueue (built first); as often as needed";
 
 fn main() {
-    let mut settings = Settings { json: false, quick: false, most_rounds: 21, only: None, peers: Vec::new() };
+    let mut settings =
+        Settings { json: false, quick: false, most_rounds: 21, only: None, systems: Vec::new(), peers: Vec::new() };
     let mut suites = Vec::new();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some((sqlite::ROLE, rest)) = arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {
@@ -37,6 +40,7 @@ fn main() {
             "--json" => settings.json = true,
             "--quick" => settings.quick = true,
             "--only" => settings.only = Some(arguments.next().unwrap_or_else(|| fail("--only needs a text"))),
+            "--system" => settings.systems.push(arguments.next().unwrap_or_else(|| fail("--system needs a name"))),
             "--peers" => match arguments.next() {
                 Some(peer) if sqlite::PEERS.contains(&peer.as_str()) || peer == sqs::PEER => settings.peers.push(peer),
                 _ => fail(&format!("--peers needs one of {}, {}", sqlite::PEERS.join(", "), sqs::PEER)),

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) most_rounds: usize,
     /// Only scenarios whose name contains this.
     pub(crate) only: Option<String>,
+    /// Only these systems, if any are named.
+    pub(crate) systems: Vec<String>,
     /// Peers that have to be built or installed first.
     pub(crate) peers: Vec<String>,
 }
@@ -95,6 +97,9 @@ pub(crate) fn measure_with(
     if !settings.includes(scenario) {
         return;
     }
+    contenders.retain(|contender| {
+        settings.systems.is_empty() || settings.systems.iter().any(|system| system == contender.system)
+    });
     let operations = settings.scale(operations);
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
     let mut costs: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); meters.len()]; contenders.len()];
@@ -194,4 +199,10 @@ fn median(values: &[f64]) -> f64 {
         len if len % 2 == 1 => sorted[len / 2],
         len => (sorted[len / 2 - 1] + sorted[len / 2]) / 2.0,
     }
+}
+
+/// What this process has spent on the processors, in microseconds.
+pub(crate) fn client_cpu() -> f64 {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 * 1e6 + spent.tv_nsec as f64 / 1e3
 }
