@@ -6,11 +6,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
@@ -337,17 +335,6 @@ impl Link {
             async move { wire.run(&call).await }
         })
         .await
-    }
-
-    /// The same, and calls `tell` when the script is on its way: whoever asks then asks right behind it, as a rule.
-    pub(super) async fn run_and_tell(self: &Arc<Self>, call: ScriptCall, tell: impl FnOnce()) -> Result<Value, Fault> {
-        let mut run = pin!(self.run(call));
-        let first = poll_fn(|context| Poll::Ready(run.as_mut().poll(context))).await;
-        tell();
-        match first {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => run.await,
-        }
     }
 
     /// The same, and waits until enough replicas have it. Says how many have it.

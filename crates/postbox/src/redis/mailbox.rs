@@ -7,7 +7,8 @@ use bytes::Bytes;
 use redis::{Value, cmd};
 
 use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
-use super::post::{ACKNOWLEDGE, BURY, EXTEND, Post, REGISTRY, RETURN};
+use super::load::{ACKNOWLEDGE, BURY, EXTEND, RETURN};
+use super::post::{Post, REGISTRY};
 use super::script;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,

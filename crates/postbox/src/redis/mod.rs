@@ -6,13 +6,15 @@
 mod awake;
 mod entry;
 mod fault;
-mod lane;
 mod link;
+mod load;
 mod mailbox;
 mod place;
 mod post;
 mod replies;
+mod request;
 mod script;
+mod tray;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -51,24 +51,33 @@ impl ScriptCall {
     }
 }
 
-/// The verb's own file after the common head; the common functions where it asks for them.
-fn verb(own: &str) -> Script {
-    let messages = include_str!("lua/messages.lua").replace("@SPENT@", postbox_core::DELIVERIES_SPENT);
-    Script::new(format!("{}\n{}", include_str!("lua/head.lua"), own.replace("--@messages", &messages)))
+/// What verbs share, by the name under which they ask for it.
+const PARTS: [(&str, &str); 4] = [
+    ("--@take", include_str!("lua/take.lua")),
+    ("--@store", include_str!("lua/store.lua")),
+    ("--@acknowledge", include_str!("lua/acknowledge.lua")),
+    ("--@messages", include_str!("lua/messages.lua")),
+];
+
+/// The verb's own file after the common head; what it shares with others where it asks for it.
+fn verb(name: &str, own: &str) -> Script {
+    let own = PARTS.iter().fold(own.to_string(), |own, (mark, part)| own.replace(mark, part));
+    let own = own.replace("@SPENT@", postbox_core::DELIVERIES_SPENT);
+    Script::new(format!("local VERB = '{name}'\n{}\n{own}", include_str!("lua/head.lua")))
 }
 
-fn reply_verb(own: &str) -> Script {
+fn reply_verb(_: &str, own: &str) -> Script {
     Script::new(format!("{}\n{own}", include_str!("lua/reply_head.lua")))
 }
 
 macro_rules! scripts {
     ($($maker:ident: $($name:ident $file:literal)+;)+) => {
-        $($(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| $maker(include_str!(concat!("lua/", $file, ".lua"))));)+)+
+        $($(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| $maker($file, include_str!(concat!("lua/", $file, ".lua"))));)+)+
     };
 }
 
 scripts! {
-    verb: SEND "send" RECEIVE "receive" FINISH "finish" COUNTS "counts" CREATE "create" DELETE "delete" PURGE "purge"
+    verb: SEND "send" RECEIVE "receive" FINISH "finish" EXCHANGE "exchange" COUNTS "counts" CREATE "create" DELETE "delete" PURGE "purge"
         CANCEL "cancel" PEEK "peek" DEAD_LETTERS "dead_letters" REDRIVE "redrive" PURGE_DEAD_LETTERS "purge_dead_letters";
     reply_verb: REPLY_CREATE "reply_create" REPLY_RESOLVE "reply_resolve" REPLY_CANCEL "reply_cancel" REPLY_GET "reply_get"
         REPLY_DELETE "reply_delete" REPLY_EXPIRED "reply_expired";

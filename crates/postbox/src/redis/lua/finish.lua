@@ -10,34 +10,8 @@ for i = 6, is_plain and #ARGV or 5 do
   is_plain = is_plain and byte(ARGV[i], 2) == 0
 end
 if is_plain then
-  local results, ids = {}, {}
-  if #ARGV < 10 and due and due > now then
-    -- No lease is at its end, so what is leased may be finished: a few are sooner taken out one by one.
-    for i = 6, #ARGV do
-      local is_leased = call('ZREM', INVISIBLE, ARGV[i]) == 1
-      results[i - 5] = is_leased and '1' or '0'
-      ids[#ids + 1] = is_leased and sub(ARGV[i], 6, 21) or nil
-    end
-  else
-    local gone, seen = {}, {}
-    for i, score in ipairs(call('ZMSCORE', INVISIBLE, unpack(ARGV, 6))) do
-      local member = ARGV[5 + i]
-      if score and tonumber(score) > now and not seen[member] then
-        seen[member] = true
-        gone[#gone + 1], ids[#ids + 1] = member, sub(member, 6, 21)
-        results[i] = '1'
-      else
-        results[i] = '0'
-      end
-    end
-    if #gone > 0 then
-      call('ZREM', INVISIBLE, unpack(gone))
-    end
-  end
-  if #ids > 0 then
-    call('HDEL', DATA, unpack(ids))
-  end
-  results = table.concat(results)
+  --@acknowledge
+  local results = acknowledge(6, #ARGV)
   finish(results)
   return results
 end

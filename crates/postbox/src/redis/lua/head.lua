@@ -6,7 +6,7 @@
 --   invisible  zset    a letter and an entry, by the moment at which it ends: L leased, D delayed, R given back with a delay
 --   data       hash    id -> message
 --   meta       hash    `made` once the mailbox exists: its settings; `tombs`: the number of tombstones; `due`: nothing in
---                      invisible ends before it (not known: look); `op:CLIENT:LANE`: the token of that lane's last
+--                      invisible ends before it (not known: look); `op:CLIENT:SLOT`: the token of that slot's last
 --                      operation, when it was done (in seconds, 10 bytes), and what it came to: asked again, it is not
 --                      done again; `swept`: how far those are looked through that can be forgotten
 --   delayed    hash    id -> member of invisible, for D and R
@@ -35,7 +35,7 @@ if last then
   if past == present then
     replay = sub(last, 19)
   elseif past > present then
-    -- The tokens of a lane grow. An older one is of a request that comes late: its answer was given to another attempt.
+    -- The tokens of a slot grow. An older one is of a request that comes late: its answer was given to another attempt.
     return redis.error_reply('LATE a later operation of this client was done')
   end
 end
@@ -48,7 +48,7 @@ local function make(name, value)
     return
   end
   made = (made and name and string.gsub(made, name .. ' %d+ ', '') or '') .. setting
-  if not string.find(OP, ':send$') then
+  if VERB ~= 'send' then
     -- A write that needs no memory. After it a script may go on when there is none: consumers make room.
     call('HDEL', META, '')
   end

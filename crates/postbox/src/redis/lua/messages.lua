@@ -29,6 +29,14 @@ local function keep(entry, record, state)
   end
 end
 
+-- These are leased from now on.
+local function keep_leased(members)
+  for _, member in ipairs(members) do
+    local entry = sub(member, 2)
+    keep(entry, record_of(entry), 'L')
+  end
+end
+
 -- What became visible goes to the tail, in order.
 local function flush()
   for from = 1, #out, 1000 do

@@ -7,22 +7,22 @@ if replay then
   -- That the mailbox was new may have been in the answer that is lost.
   return { 1, replay == '' and {} or cmsgpack.unpack(replay) }
 end
-local stamp = ARGV[6] .. struct.pack('>I8', now)
+
+--@store
 
 if ARGV[5] == '1' and not max_size and not is_due() then
-  local entries = {}
-  call('HSET', DATA, unpack(ARGV, 7))
-  for i = 7, #ARGV, 2 do
-    entries[#entries + 1] = '\0\0\0\0' .. ARGV[i] .. stamp
+  local refusal = store(ARGV[6], 7, #ARGV)
+  if refusal then
+    return refusal
   end
-  call('RPUSH', PENDING, unpack(entries))
   make()
-  woken = #entries
   finish('')
   return { is_new and 1 or 0, {} }
 end
 
 --@messages
+
+local stamp = ARGV[6] .. struct.pack('>I8', now)
 
 promote()
 local size = max_size and total()

@@ -1,0 +1,50 @@
+-- Several verbs in one request: stores messages, acknowledges deliveries, leases messages, as if one came after the other;
+-- all of them plain. ARGV: 5 nonce, 6 how many messages, 7 how many deliveries; id and message of each; the deliveries'
+-- members; how many to lease at most, and for how many milliseconds, for each who asks.
+-- Answers nothing if it is no plain case: then nothing has happened. Otherwise whether the messages are stored (1, or 0 if the
+-- server has no memory left; the other verbs go on and make room), what came of each acknowledgement (1 or 0), and what a
+-- receive answers.
+local SENT = 7 + 2 * ARGV[6]
+local DONE = SENT + ARGV[7]
+local FIRST = DONE + 1
+
+--@take
+
+if replay then
+  take_again(sub(replay, 2 + ARGV[7]))
+  local stored, results = sub(replay, 1, 1), sub(replay, 2, 1 + ARGV[7])
+  return { stored, results, now, -1, table.concat(counts, ','), table.concat(members), bodies }
+end
+if not made or max_size or is_due() then
+  return false
+end
+
+--@store
+--@acknowledge
+
+local stored, results = '1', ''
+if SENT > 7 then
+  -- First: a server without memory refuses it, unless something else was written before.
+  local refusal = store(ARGV[5], 8, SENT)
+  if refusal then
+    if not string.find(refusal.err, 'OOM ', 1, true) then
+      return refusal
+    end
+    stored = '0'
+  end
+end
+if DONE > SENT then
+  results = acknowledge(SENT + 1, DONE)
+end
+if #ARGV > DONE then
+  take()
+end
+if has_special then
+  --@messages
+  keep_leased(members)
+end
+-- Those who ask here take what is sent here.
+woken = math.max(0, woken - #members)
+local told, taken = table.concat(counts, ','), table.concat(members)
+finish(stored .. results .. told .. ';' .. taken)
+return { stored, results, now, next_due(), told, taken, bodies }

@@ -1,0 +1,266 @@
+//! Requests of a mailbox: what waits in its tray goes to the server, one kind by its own script, several by one that does them
+//! all.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use redis::Value;
+
+use super::awake::alone_until;
+use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, wishes};
+use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, RETURN, Receiving, Results, Sending, Task, is_plain};
+use super::post::Post;
+use super::script;
+use super::tray::{Slot, Tray};
+use crate::backend::{Batch, Delivery, Outgoing, Receipt, Receive};
+use crate::error::Error;
+use crate::id::MessageId;
+use crate::network;
+use crate::operation::Answer;
+use crate::promise::{Fulfilled, promise, wake_all};
+use crate::receive::in_background;
+use crate::wire;
+
+impl Post {
+    /// Takes a task in. Until when whoever asks for it stays awake, if it does.
+    fn push(self: &Arc<Self>, tray: fn(&Post) -> &Tray<Task>, task: Task) -> Option<Instant> {
+        let (starts, is_brisk) = tray(self).push(task);
+        // Before its own operation is under way.
+        let awake_until = is_brisk.then(alone_until).flatten();
+        if let Some(slot) = starts {
+            self.drive(tray, slot);
+        }
+        awake_until
+    }
+
+    /// Works in a slot, request by request, until nothing is left to do there.
+    fn drive(self: &Arc<Self>, tray: fn(&Post) -> &Tray<Task>, slot: Slot) {
+        let post = Arc::clone(self);
+        network::spawn(async move {
+            loop {
+                tray(&post).gather();
+                let mixes = post.mixes();
+                if mixes && post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel) {
+                    let many = tray(&post).hold();
+                    if many > 0 {
+                        // They ask for it in the same request.
+                        post.link.hubs.wake(&post.channel, many as u64);
+                        tokio::task::yield_now().await;
+                    }
+                }
+                let (tasks, other) = tray(&post).take(slot, mixes);
+                if let Some(other) = other {
+                    post.drive(tray, other);
+                }
+                if tasks.is_empty() {
+                    break;
+                }
+                let (began, many, load) = (Instant::now(), tasks.len(), Load::of(tasks));
+                let results = post.serve(&load, tray(&post).name(slot)).await;
+                tray(&post).ended(slot, many, began.elapsed());
+                wake_all(load.fulfil(results).into_iter());
+            }
+        });
+    }
+
+    async fn serve(&self, load: &Load, slot: &Bytes) -> Results {
+        if load.kinds() > 1 {
+            match self.exchange(load, slot).await {
+                Ok(Some(results)) => return results,
+                Ok(None) => self.mixes_later(),
+                Err(error) => return Results::all_failed(error),
+            }
+        }
+        Results {
+            sent: self.send_all(load, slot).await,
+            done: self.act_all(load, slot).await,
+            found: self.receive_all(load, slot).await,
+        }
+    }
+
+    /// Several kinds at once. Nothing if the server refuses that: it is no plain case, and nothing has happened.
+    async fn exchange(&self, load: &Load, slot: &Bytes) -> Result<Option<Results>, Error> {
+        let mut arguments = self.arguments(slot).await;
+        arguments.push(nonce());
+        arguments.push(load.messages().count().to_string().into());
+        arguments.push(load.acts().count().to_string().into());
+        load.messages().for_each(|message| arguments.extend(stored(message)));
+        arguments.extend(load.acts().map(|act| Bytes::copy_from_slice(&act.1)));
+        load.receives.iter().for_each(|receiving| arguments.extend(wanted(receiving)));
+        let mut parts = list(self.run(&script::EXCHANGE, &arguments).await?).into_iter();
+        let Some(is_stored) = parts.next() else { return Ok(None) };
+        let is_stored = bytes(is_stored) == b"1";
+        let sent = load.messages().map(|message| if is_stored { Ok(message.id.clone()) } else { Err(self.full()) });
+        let sent = Ok(sent.collect());
+        let done = Ok(bytes(parts.next().unwrap_or_default()));
+        Ok(Some(Results { sent, done, found: Ok(found(parts)) }))
+    }
+
+    pub(super) fn send(
+        self: &Arc<Self>,
+        messages: Batch<Outgoing>,
+    ) -> Answer<Result<Vec<Result<MessageId, Error>>, Error>> {
+        let (promise, result) = promise(None);
+        let task = Task::Send(Sending { messages, promise });
+        let tray: fn(&Post) -> &Tray<Task> = match self.link.manners.min_replicas {
+            0 => |post| &post.tray,
+            _ => |post| &post.durable,
+        };
+        let awake_until = self.push(tray, task);
+        Answer::from_future(result.awake_until(awake_until))
+    }
+
+    async fn send_all(&self, load: &Load, slot: &Bytes) -> Result<Vec<Result<MessageId, Error>>, Error> {
+        if load.sends.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_plain = load.messages().all(is_plain);
+        let mut arguments = self.arguments(slot).await;
+        arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
+        arguments.push(nonce());
+        for message in load.messages() {
+            arguments.extend(stored(message));
+            if !is_plain {
+                arguments.push(millis(message.delay).to_string().into());
+                arguments.push(message.special.as_deref().map_or_else(Bytes::new, |special| wishes(special).into()));
+            }
+        }
+        let wanted = self.link.manners.min_replicas;
+        let call = script::SEND.call(&self.keys, &arguments);
+        let (answer, reached) = if wanted > 0 {
+            self.read(self.link.run_durably(call).await, &arguments)?
+        } else {
+            (self.read(self.link.run(call).await, &arguments)?, 0)
+        };
+        let mut parts = list(answer).into_iter();
+        if integer(&parts.next().unwrap_or_default()) == 1 {
+            if arguments[1].is_empty() {
+                // Somebody may have removed it since they were written.
+                self.settings_are_gone();
+            }
+            self.register().await;
+        }
+        let mut results = list(parts.next().unwrap_or_default()).into_iter();
+        let of_each = load.messages().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
+            [] | [b'=', ..] if reached < wanted => Err(self.not_replicated(&message.id, reached)),
+            [] => Ok(message.id.clone()),
+            [b'=', first @ ..] => Ok(first
+                .try_into()
+                .map_or_else(|_| message.id.clone(), |first| MessageId::from_u128(u128::from_be_bytes(first)))),
+            full => {
+                let most = String::from_utf8_lossy(full).replace("full ", "max_size = ");
+                Err(Error::MailboxFull { mailbox: self.name.to_string(), limit: most })
+            }
+        });
+        Ok(of_each.collect())
+    }
+
+    fn not_replicated(&self, id: &MessageId, reached: u32) -> Error {
+        let (wanted, timeout) = (self.link.manners.min_replicas, self.link.manners.replica_timeout);
+        Error::Connection {
+            message: format!(
+                "message {id} is stored, but only {reached} of {wanted} replicas have it after {timeout:?}: it would be \
+                 lost with the primary; to send it again is safe with the same deduplication id"
+            ),
+            transient: true,
+            source: None,
+        }
+    }
+
+    /// Takes what is there. What nobody waits for any more is given back.
+    pub(super) fn attempt(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
+        let (result, awake_until) = self.take(request);
+        Answer::from_future(result.awake_until(awake_until))
+    }
+
+    /// The same, on the network's own thread: it has more to do than to stay awake for this.
+    pub(super) fn look(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
+        Answer::from_future(self.take(request).0)
+    }
+
+    fn take(self: &Arc<Self>, request: Receive) -> (Fulfilled<Found>, Option<Instant>) {
+        let back = Arc::clone(self);
+        let (promise, result) = promise(Some(Box::new(move |(deliveries, _): Found| back.give_back(&deliveries))));
+        let task = Task::Receive(Receiving { max: request.max, visibility: request.visibility, promise });
+        let awake_until = self.push(|post| &post.tray, task);
+        (result, awake_until)
+    }
+
+    /// Makes visible again what nobody takes.
+    pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery]) {
+        let receipts = deliveries.iter().filter_map(|delivery| {
+            member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
+        });
+        let acts: Vec<Act> = receipts.map(|member| (RETURN, member, Bytes::from_static(b"0"))).collect();
+        if !acts.is_empty() {
+            in_background(self.act(acts));
+        }
+    }
+
+    async fn receive_all(&self, load: &Load, slot: &Bytes) -> Result<Vec<Found>, Error> {
+        if load.receives.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut arguments = self.arguments(slot).await;
+        load.receives.iter().for_each(|receiving| arguments.extend(wanted(receiving)));
+        Ok(found(list(self.run(&script::RECEIVE, &arguments).await?).into_iter()))
+    }
+
+    pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
+        let (promise, result) = promise(None);
+        let awake_until = self.push(|post| &post.tray, Task::Act(Acting { acts, promise }));
+        Answer::from_future(result.awake_until(awake_until))
+    }
+
+    async fn act_all(&self, load: &Load, slot: &Bytes) -> Result<Vec<u8>, Error> {
+        if load.acts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_plain = load.acts().all(|act| act.0 == ACKNOWLEDGE);
+        let mut arguments = self.arguments(slot).await;
+        arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
+        for (act, member, argument) in load.acts() {
+            if is_plain {
+                arguments.push(Bytes::copy_from_slice(member));
+            } else {
+                arguments.extend([Bytes::from_static(act), Bytes::copy_from_slice(member), argument.clone()]);
+            }
+        }
+        Ok(bytes(self.run(&script::FINISH, &arguments).await?))
+    }
+}
+
+/// Tells apart receipts of deliveries with the same id at the same moment.
+fn nonce() -> Bytes {
+    Bytes::copy_from_slice(&rand::random::<[u8; 4]>())
+}
+
+/// A message as scripts take it: its id and its text.
+fn stored(message: &Outgoing) -> [Bytes; 2] {
+    let id = message.id.as_u128().expect("checked before it was taken");
+    let text = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
+    [Bytes::copy_from_slice(&id.to_be_bytes()), text]
+}
+
+/// How many messages somebody asks for, and for how long.
+fn wanted(receiving: &Receiving) -> [Bytes; 2] {
+    [receiving.max.to_string().into(), millis(receiving.visibility).to_string().into()]
+}
+
+/// What those who asked for messages get, from an answer's last parts.
+fn found(mut parts: impl Iterator<Item = Value>) -> Vec<Found> {
+    let mut part = || parts.next().unwrap_or_default();
+    let (now, due, counts, members, bodies) =
+        (natural(&part()), integer(&part()), bytes(part()), bytes(part()), list(part()));
+    let due = u64::try_from(due).ok().map(|due| moment(now).until(moment(due)));
+    let mut taken =
+        members.chunks_exact(MEMBER).zip(bodies).map(|(member, body)| delivery(&member[1..], bytes(body), now));
+    let counts = String::from_utf8_lossy(&counts);
+    let of_each = counts.split(',').map(|count| {
+        let deliveries: Vec<Delivery> = taken.by_ref().take(count.parse().unwrap_or(0)).collect();
+        let due = due.filter(|_| deliveries.is_empty());
+        (deliveries, due)
+    });
+    of_each.collect()
+}

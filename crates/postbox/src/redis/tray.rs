@@ -1,0 +1,394 @@
+//! Operations on one mailbox that wait for the next request. A few requests are under way at a time; each takes what has
+//! gathered while the others were, of every kind, or a share of it. So a lone task never waits for company, and many share
+//! round trips. And a server need only remember the last request of each slot.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::awake::ALONE;
+
+/// Of the jobs of a mailbox a request takes at most half, if that is not fewer than these: while the server is busy with it,
+/// those who ask are busy with what came before, and the next one gathers.
+const FEW: usize = 8;
+/// Each request forgets this part of the crowd that was there.
+const FORGETS: usize = 32;
+/// Where a request takes longer, it is not the server that is busy: then a request takes all.
+const NEAR: Duration = Duration::from_millis(2);
+/// So many entries are in a request at most, and so many bytes.
+const MOST_ENTRIES: usize = 1_000;
+const MOST_BYTES: usize = 4 << 20;
+
+/// What kinds of jobs there are.
+pub(super) const KINDS: usize = 3;
+/// Jobs of this kind are in one request at a time, so that they arrive in order, whatever has to be repeated.
+pub(super) const IN_ORDER: usize = 0;
+
+/// What waits in a tray.
+pub(super) trait Job {
+    /// Below [`KINDS`].
+    fn kind(&self) -> usize;
+    /// How large it is: its entries, and their bytes.
+    fn weight(&self) -> (usize, usize);
+    /// Whether it can be in one request with other kinds.
+    fn is_plain(&self) -> bool;
+    /// How many messages it brings for those who wait.
+    fn brings(&self) -> usize;
+}
+
+/// A request's number, below the number of requests that may be under way at a time.
+pub(super) type Slot = usize;
+
+pub(super) struct Tray<J> {
+    state: Mutex<State<J>>,
+    /// Under these names the server remembers the last request of each slot.
+    names: Vec<Bytes>,
+}
+
+struct State<J> {
+    waiting: [VecDeque<J>; KINDS],
+    /// Which kind is next to be first.
+    turn: usize,
+    /// Those that are not in use.
+    free: Vec<Slot>,
+    /// Which of them has jobs whose order matters.
+    in_order: Option<Slot>,
+    /// Nobody starts to work meanwhile: whoever is at it takes what comes.
+    is_held: bool,
+    /// How many jobs wait or are under way.
+    many: usize,
+    /// How many there were lately: of a closed circle some are always between two jobs.
+    crowd: usize,
+    /// How many jobs were in the last request.
+    last: usize,
+    /// How long it took.
+    took: Duration,
+}
+
+impl<J> State<J> {
+    fn waits(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
+
+    fn can_take(&self, kind: usize) -> bool {
+        !(self.waiting[kind].is_empty() || kind == IN_ORDER && self.in_order.is_some())
+    }
+
+    /// A slot for whoever has to start, if there is something to do.
+    fn start(&mut self) -> Option<Slot> {
+        if self.is_held || !(0..KINDS).any(|kind| self.can_take(kind)) {
+            return None;
+        }
+        self.free.pop()
+    }
+}
+
+impl<J: Job> Tray<J> {
+    /// As many requests are under way at most as there are names.
+    pub(super) fn new(names: impl Into<Vec<Bytes>>) -> Self {
+        let names = names.into();
+        let state = State {
+            waiting: Default::default(),
+            turn: 0,
+            free: (0..names.len()).rev().collect(),
+            in_order: None,
+            is_held: false,
+            many: 0,
+            crowd: 0,
+            last: 0,
+            took: Duration::ZERO,
+        };
+        Tray { state: Mutex::new(state), names }
+    }
+
+    pub(super) fn name(&self, slot: Slot) -> &Bytes {
+        &self.names[slot]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<J>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a job in. The slot in which the caller has to start working, and whether nobody else asks or has asked lately and
+    /// the last answer was quick: then it may stay awake for this one.
+    pub(super) fn push(&self, job: J) -> (Option<Slot>, bool) {
+        let mut state = self.lock();
+        let is_alone = state.many == 0 && state.crowd <= 1 && state.took < ALONE;
+        state.waiting[job.kind()].push_back(job);
+        state.many += 1;
+        (state.start(), is_alone)
+    }
+
+    /// Where several work at once, lets them run before the next request as long as that brings more. Where nobody else wants
+    /// the processor it takes no time.
+    pub(super) fn gather(&self) {
+        let look = || {
+            let state = self.lock();
+            (state.waits(), state.last)
+        };
+        let (mut many, last) = look();
+        while last > 1 && many < last {
+            std::thread::yield_now();
+            let (more, _) = look();
+            if more == many {
+                break;
+            }
+            many = more;
+        }
+    }
+
+    /// Holds back whoever would start, if there are messages for those who wait: they can ask for them in the same request. How
+    /// many there are.
+    pub(super) fn hold(&self) -> usize {
+        let mut state = self.lock();
+        if !state.can_take(IN_ORDER) {
+            return 0;
+        }
+        let many = state.waiting[IN_ORDER].iter().take_while(|job| job.is_plain()).map(Job::brings).sum();
+        state.is_held |= many > 0;
+        many
+    }
+
+    /// What goes into the next request of a slot: if kinds can be mixed, all kinds, otherwise one. Nothing: the work has ended
+    /// there. And a slot in which the caller has to start working as well.
+    pub(super) fn take(&self, slot: Slot, mixes: bool) -> (Vec<J>, Option<Slot>) {
+        let mut state = self.lock();
+        state.is_held = false;
+        let before = state.crowd - state.crowd.div_ceil(FORGETS);
+        state.crowd = state.many.max(before);
+        let most = if state.took < NEAR { (state.crowd / 2).max(FEW) } else { usize::MAX };
+        let mut jobs = Vec::new();
+        let (mut entries, mut bytes) = (0, 0);
+        for at in 0..KINDS {
+            let kind = (state.turn + at) % KINDS;
+            if !state.can_take(kind) {
+                continue;
+            }
+            // One that is not plain goes with its own kind alone.
+            let is_mixed = mixes && state.waiting[kind][0].is_plain();
+            if !is_mixed && !jobs.is_empty() {
+                continue;
+            }
+            let before = jobs.len();
+            while let Some(job) = state.waiting[kind].front() {
+                let (more, larger) = job.weight();
+                let fits = entries + more <= MOST_ENTRIES && bytes + larger <= MOST_BYTES && jobs.len() < most;
+                if !(jobs.is_empty() || fits) || is_mixed && !job.is_plain() {
+                    break;
+                }
+                (entries, bytes) = (entries + more, bytes + larger);
+                jobs.extend(state.waiting[kind].pop_front());
+            }
+            if kind == IN_ORDER && jobs.len() > before {
+                state.in_order = Some(slot);
+            }
+            if !is_mixed {
+                break;
+            }
+        }
+        state.turn = (state.turn + 1) % KINDS;
+        state.last = jobs.len();
+        if jobs.is_empty() {
+            state.free.push(slot);
+            return (jobs, None);
+        }
+        let other = state.start();
+        (jobs, other)
+    }
+
+    /// The request with what was taken last in a slot has its answer. To be said before those who wait for it are told: they
+    /// come back.
+    pub(super) fn ended(&self, slot: Slot, many: usize, took: Duration) {
+        let mut state = self.lock();
+        state.many -= many;
+        state.took = took;
+        if state.in_order == Some(slot) {
+            state.in_order = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its kind, its number, whether it is plain.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Piece(usize, usize, bool);
+
+    impl Job for Piece {
+        fn kind(&self) -> usize {
+            self.0
+        }
+
+        fn weight(&self) -> (usize, usize) {
+            (1, 0)
+        }
+
+        fn is_plain(&self) -> bool {
+            self.2
+        }
+
+        fn brings(&self) -> usize {
+            usize::from(self.0 == IN_ORDER)
+        }
+    }
+
+    fn tray(slots: usize) -> Tray<Piece> {
+        Tray::new(vec![Bytes::new(); slots])
+    }
+
+    fn push(tray: &Tray<Piece>, kind: usize, many: usize) -> Vec<(Option<Slot>, bool)> {
+        (0..many).map(|number| tray.push(Piece(kind, number, true))).collect()
+    }
+
+    fn kinds(jobs: &[Piece]) -> Vec<usize> {
+        jobs.iter().map(|job| job.0).collect()
+    }
+
+    #[test]
+    fn a_request_takes_the_share_that_suits_the_crowd() {
+        for (crowd, shares) in
+            [(1, vec![1]), (8, vec![8]), (16, vec![8, 8]), (40, vec![20, 20]), (64, vec![32, 32]), (300, vec![150; 2])]
+        {
+            let tray = tray(1);
+            push(&tray, 1, crowd);
+            for share in shares {
+                assert_eq!(tray.take(0, true).0.len(), share, "of {crowd}");
+            }
+            assert!(tray.take(0, true).0.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_crowd_is_that_of_all_kinds_and_is_remembered_for_a_while() {
+        let tray = tray(1);
+        push(&tray, 1, 30);
+        push(&tray, 2, 20);
+        assert_eq!(tray.take(0, true).0.len(), 25);
+        assert_eq!(tray.take(0, true).0.len(), 25);
+        tray.ended(0, 50, Duration::ZERO);
+        // All are between two operations; some come back sooner than others.
+        push(&tray, 1, 30);
+        assert_eq!(tray.take(0, true).0.len(), 24);
+        assert_eq!(tray.take(0, true).0.len(), 6);
+        tray.ended(0, 30, Duration::ZERO);
+        for _ in 0..100 {
+            push(&tray, 1, 1);
+            assert_eq!(tray.take(0, true).0.len(), 1);
+            tray.ended(0, 1, Duration::ZERO);
+        }
+        push(&tray, 1, 16);
+        assert_eq!(tray.take(0, true).0.len(), 8);
+    }
+
+    #[test]
+    fn who_is_alone_and_has_quick_answers_may_stay_awake() {
+        let tray = tray(1);
+        let cycle = |many: usize, took: Duration| {
+            let pushed = push(&tray, 0, many);
+            while !tray.take(0, true).0.is_empty() {
+                tray.ended(0, 0, took);
+            }
+            tray.ended(0, many, took);
+            pushed
+        };
+        assert_eq!(cycle(1, Duration::ZERO), [(Some(0), true)]);
+        assert_eq!(cycle(1, ALONE), [(Some(0), true)]);
+        assert_eq!(cycle(1, Duration::ZERO), [(Some(0), false)], "the last answer came too late");
+        assert_eq!(cycle(2, Duration::ZERO), [(Some(0), true), (None, false)]);
+        assert_eq!(cycle(1, Duration::ZERO), [(Some(0), false)], "there were two");
+        assert_eq!(cycle(1, Duration::ZERO), [(Some(0), true)]);
+    }
+
+    #[test]
+    fn a_request_to_a_far_server_takes_all_that_it_may() {
+        let tray = tray(1);
+        tray.ended(0, 0, NEAR);
+        push(&tray, 1, 300);
+        assert_eq!(tray.take(0, true).0.len(), 300);
+        push(&tray, 1, MOST_ENTRIES + 1);
+        assert_eq!(tray.take(0, true).0.len(), MOST_ENTRIES);
+        assert_eq!(tray.take(0, true).0.len(), 1);
+        assert!(tray.take(0, true).0.is_empty());
+    }
+
+    #[test]
+    fn kinds_are_mixed_where_they_can_be() {
+        let tray = tray(1);
+        let fill = || (0..KINDS).for_each(|kind| drop(push(&tray, kind, 2)));
+        fill();
+        assert_eq!(kinds(&tray.take(0, true).0), [0, 0, 1, 1, 2, 2]);
+        tray.ended(0, 6, Duration::ZERO);
+        // Each kind is first in its turn, so none waits for ever.
+        fill();
+        let alone: Vec<_> = (0..KINDS).map(|_| kinds(&tray.take(0, false).0)).collect();
+        assert_eq!(alone, [[1, 1], [2, 2], [0, 0]]);
+    }
+
+    #[test]
+    fn what_is_not_plain_goes_with_its_own_kind() {
+        let tray = tray(1);
+        push(&tray, 0, 1);
+        tray.push(Piece(0, 9, false));
+        push(&tray, 0, 1);
+        push(&tray, 1, 1);
+        assert_eq!(kinds(&tray.take(0, true).0), [0, 1], "up to the one that is not plain");
+        tray.ended(0, 2, Duration::ZERO);
+        push(&tray, 2, 1);
+        assert_eq!(kinds(&tray.take(0, true).0), [2]);
+        tray.ended(0, 1, Duration::ZERO);
+        push(&tray, 1, 1);
+        assert_eq!(tray.take(0, true).0, [Piece(0, 9, false), Piece(0, 0, true)], "in order, and nothing else");
+    }
+
+    #[test]
+    fn one_request_at_a_time_has_what_must_arrive_in_order() {
+        let tray = tray(2);
+        assert_eq!(push(&tray, 0, 1), [(Some(0), true)]);
+        assert_eq!(tray.take(0, true).0.len(), 1);
+        assert_eq!(push(&tray, 0, 2), [(None, false); 2], "it would have nothing to do");
+        assert_eq!(push(&tray, 1, 1), [(Some(1), false)]);
+        assert_eq!(kinds(&tray.take(1, true).0), [1]);
+        tray.ended(1, 1, Duration::ZERO);
+        assert!(tray.take(1, true).0.is_empty());
+        tray.ended(0, 1, Duration::ZERO);
+        assert_eq!(kinds(&tray.take(0, true).0), [0, 0]);
+    }
+
+    #[test]
+    fn as_many_work_as_there_are_slots_and_nothing_is_left_to_nobody() {
+        let tray = tray(2);
+        let starts: Vec<_> = push(&tray, 1, 40).into_iter().filter_map(|(slot, _)| slot).collect();
+        assert_eq!(starts, [0, 1]);
+        assert_eq!(tray.take(0, true).0.len(), 20);
+        assert_eq!(tray.take(1, true).0.len(), 20);
+        tray.ended(1, 20, Duration::ZERO);
+        assert_eq!(tray.take(1, true), (vec![], None));
+        tray.ended(0, 20, Duration::ZERO);
+        assert_eq!(tray.take(0, true), (vec![], None));
+        // While it is held nobody starts; whoever takes then starts another one, if there is more than its share.
+        assert_eq!(push(&tray, 0, 1)[0].0, Some(0));
+        assert_eq!(tray.hold(), 1);
+        assert!(push(&tray, 1, 40).iter().all(|(slot, _)| slot.is_none()));
+        let (jobs, other) = tray.take(0, true);
+        assert_eq!((jobs.len(), other), (20, Some(1)));
+    }
+
+    #[test]
+    fn nothing_is_held_back_for_those_who_wait_if_nothing_comes_for_them() {
+        let tray = tray(2);
+        assert_eq!(tray.hold(), 0);
+        push(&tray, 1, 1);
+        assert_eq!(tray.hold(), 0);
+        assert!(!tray.take(0, true).0.is_empty());
+        tray.push(Piece(0, 0, false));
+        assert_eq!(tray.hold(), 0);
+        assert!(!tray.take(1, true).0.is_empty());
+        tray.ended(1, 1, Duration::ZERO);
+        assert!(tray.take(1, true).0.is_empty());
+        assert_eq!(push(&tray, 2, 1), [(Some(1), false)], "nobody is held back");
+    }
+}
