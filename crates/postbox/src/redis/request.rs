@@ -42,7 +42,7 @@ impl Post {
                 tray(&post).gather();
                 let mixes = post.mixes();
                 if mixes && post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel) {
-                    let many = tray(&post).hold();
+                    let many = tray(&post).hold(slot);
                     if many > 0 {
                         // They ask for it in the same request.
                         post.link.hubs.wake(&post.channel, many as u64);

@@ -55,8 +55,8 @@ struct State<J> {
     free: Vec<Slot>,
     /// Which of them has jobs whose order matters.
     in_order: Option<Slot>,
-    /// Nobody starts to work meanwhile: whoever is at it takes what comes.
-    is_held: bool,
+    /// The one that takes what comes: nobody else takes or starts meanwhile.
+    holder: Option<Slot>,
     /// How many jobs wait or are under way.
     many: usize,
     /// How many there were lately: of a closed circle some are always between two jobs.
@@ -78,7 +78,7 @@ impl<J> State<J> {
 
     /// A slot for whoever has to start, if there is something to do.
     fn start(&mut self) -> Option<Slot> {
-        if self.is_held || !(0..KINDS).any(|kind| self.can_take(kind)) {
+        if self.holder.is_some() || !(0..KINDS).any(|kind| self.can_take(kind)) {
             return None;
         }
         self.free.pop()
@@ -94,7 +94,7 @@ impl<J: Job> Tray<J> {
             turn: 0,
             free: (0..names.len()).rev().collect(),
             in_order: None,
-            is_held: false,
+            holder: None,
             many: 0,
             crowd: 0,
             last: 0,
@@ -139,15 +139,15 @@ impl<J: Job> Tray<J> {
         }
     }
 
-    /// Holds back whoever would start, if there are messages for those who wait: they can ask for them in the same request. How
-    /// many there are.
-    pub(super) fn hold(&self) -> usize {
+    /// Holds back the others, if there are messages for those who wait: they can ask for them in the request that comes next in
+    /// this slot. How many there are.
+    pub(super) fn hold(&self, slot: Slot) -> usize {
         let mut state = self.lock();
-        if !state.can_take(IN_ORDER) {
+        if state.holder.is_some() || !state.can_take(IN_ORDER) {
             return 0;
         }
         let many = state.waiting[IN_ORDER].iter().take_while(|job| job.is_plain()).map(Job::brings).sum();
-        state.is_held |= many > 0;
+        state.holder = (many > 0).then_some(slot);
         many
     }
 
@@ -155,7 +155,12 @@ impl<J: Job> Tray<J> {
     /// there. And a slot in which the caller has to start working as well.
     pub(super) fn take(&self, slot: Slot, mixes: bool) -> (Vec<J>, Option<Slot>) {
         let mut state = self.lock();
-        state.is_held = false;
+        if state.holder.is_some_and(|holder| holder != slot) {
+            // That one starts another if there is more than it takes.
+            state.free.push(slot);
+            return (Vec::new(), None);
+        }
+        state.holder = None;
         let before = state.crowd - state.crowd.div_ceil(FORGETS);
         state.crowd = state.many.max(before);
         let most = if state.took < NEAR { (state.crowd / 2).max(FEW) } else { usize::MAX };
@@ -371,21 +376,37 @@ mod tests {
         assert_eq!(tray.take(0, true), (vec![], None));
         // While it is held nobody starts; whoever takes then starts another one, if there is more than its share.
         assert_eq!(push(&tray, 0, 1)[0].0, Some(0));
-        assert_eq!(tray.hold(), 1);
+        assert_eq!(tray.hold(0), 1);
         assert!(push(&tray, 1, 40).iter().all(|(slot, _)| slot.is_none()));
         let (jobs, other) = tray.take(0, true);
         assert_eq!((jobs.len(), other), (20, Some(1)));
     }
 
     #[test]
+    fn who_is_done_meanwhile_takes_nothing_from_the_one_that_holds() {
+        let tray = tray(2);
+        assert_eq!(push(&tray, 2, 1)[0].0, Some(0));
+        assert_eq!(tray.take(0, true).0.len(), 1);
+        assert_eq!(push(&tray, 0, 1)[0].0, Some(1));
+        assert_eq!(tray.hold(1), 1);
+        push(&tray, 1, 1);
+        tray.ended(0, 1, Duration::ZERO);
+        assert_eq!(tray.hold(0), 0);
+        assert_eq!(tray.take(0, true), (vec![], None));
+        let (jobs, other) = tray.take(1, true);
+        assert_eq!((kinds(&jobs), other), (vec![1, 0], None));
+        assert_eq!(push(&tray, 2, 1)[0].0, Some(0));
+    }
+
+    #[test]
     fn nothing_is_held_back_for_those_who_wait_if_nothing_comes_for_them() {
         let tray = tray(2);
-        assert_eq!(tray.hold(), 0);
+        assert_eq!(tray.hold(0), 0);
         push(&tray, 1, 1);
-        assert_eq!(tray.hold(), 0);
+        assert_eq!(tray.hold(0), 0);
         assert!(!tray.take(0, true).0.is_empty());
         tray.push(Piece(0, 0, false));
-        assert_eq!(tray.hold(), 0);
+        assert_eq!(tray.hold(0), 0);
         assert!(!tray.take(1, true).0.is_empty());
         tray.ended(1, 1, Duration::ZERO);
         assert!(tray.take(1, true).0.is_empty());

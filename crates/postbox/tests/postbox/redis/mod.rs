@@ -1,6 +1,7 @@
 //! Redis with faults: replies that are lost, networks and servers that fail, errors, places, and waiting.
 
 mod errors;
+mod exchange;
 mod failover;
 mod lost_replies;
 mod meta;
