@@ -3,7 +3,6 @@
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use postbox::*;
 use postbox_test_servers::{Direction, Proxy, Redis};
@@ -75,7 +74,7 @@ impl Place {
         assert!(finish.as_mut().poll(&mut context).is_pending());
         trouble();
         self.proxy.resume();
-        others.map(|other| other.join().unwrap().unwrap());
+        others.into_iter().for_each(|other| other.join().unwrap().unwrap());
         let outcome =
             smol::block_on(async { Outcome { sent: send.await, received: receive.await, done: finish.await } });
         busy.acknowledge().blocking().unwrap();
