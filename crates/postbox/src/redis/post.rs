@@ -107,17 +107,23 @@ impl Post {
         }
     }
 
-    /// Whether requests may be of several kinds. Settings go with the scripts of one kind.
+    /// Whether requests may be of several kinds. Settings go with the scripts of one kind, and so does a limit of the size.
     pub(super) fn mixes(&self) -> bool {
-        let apart = self.apart.load(Ordering::Relaxed);
-        self.apart.store(apart.saturating_sub(1), Ordering::Relaxed);
         let known = self.settings();
-        apart == 0 && (known.text.is_empty() || known.is_written && !known.is_fleeting)
+        let has_settings = !known.text.is_empty();
+        let is_plain = !has_settings || known.is_written && !known.is_fleeting && !known.text.contains("max_size ");
+        is_plain && self.apart.load(Ordering::Relaxed) == 0
     }
 
-    /// The server has refused a request of several kinds: it may do so again.
+    /// The server has refused a request of several kinds, and would do so again.
     pub(super) fn mixes_later(&self) {
         self.apart.store(APART, Ordering::Relaxed);
+    }
+
+    /// One more request that is of one kind.
+    pub(super) fn mixes_sooner(&self) {
+        let apart = self.apart.load(Ordering::Relaxed);
+        self.apart.store(apart.saturating_sub(1), Ordering::Relaxed);
     }
 
     /// The arguments with which every script begins.

@@ -1,7 +1,10 @@
 //! Requests of a mailbox: what waits in its tray goes to the server, one kind by its own script, several by one that does them
 //! all.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -41,13 +44,12 @@ impl Post {
             loop {
                 tray(&post).gather();
                 let mixes = post.mixes();
-                if mixes && post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel) {
-                    let many = tray(&post).hold(slot);
-                    if many > 0 {
-                        // They ask for it in the same request.
-                        post.link.hubs.wake(&post.channel, many as u64);
-                        tokio::task::yield_now().await;
-                    }
+                let can_tell = post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel);
+                let told = if mixes && can_tell { tray(&post).hold(slot) } else { 0 };
+                if told > 0 {
+                    // They ask for it in the same request.
+                    post.link.hubs.wake(&post.channel, told as u64);
+                    tokio::task::yield_now().await;
                 }
                 let (tasks, other) = tray(&post).take(slot, mixes);
                 if let Some(other) = other {
@@ -57,7 +59,16 @@ impl Post {
                     break;
                 }
                 let (began, many, load) = (Instant::now(), tasks.len(), Load::of(tasks));
-                let results = post.serve(&load, tray(&post).name(slot)).await;
+                let untold =
+                    if can_tell && told == 0 { load.messages().filter(|message| is_plain(message)).count() } else { 0 };
+                // Whoever is told when it is on its way asks right behind it, as a rule. Should that be too early, he hears of it
+                // from the server.
+                let tell = || {
+                    if untold > 0 {
+                        post.link.hubs.wake(&post.channel, untold as u64);
+                    }
+                };
+                let results = begun(post.serve(&load, tray(&post).name(slot)), tell).await;
                 tray(&post).ended(slot, many, began.elapsed());
                 wake_all(load.fulfil(results).into_iter());
             }
@@ -68,18 +79,25 @@ impl Post {
         if load.kinds() > 1 {
             match self.exchange(load, slot).await {
                 Ok(Some(results)) => return results,
-                Ok(None) => self.mixes_later(),
+                Ok(None) => {}
                 Err(error) => return Results::all_failed(error),
             }
         }
-        Results {
-            sent: self.send_all(load, slot).await,
-            done: self.act_all(load, slot).await,
-            found: self.receive_all(load, slot).await,
-        }
+        self.mixes_sooner();
+        // If the server cannot be reached for one, the others do not try as long again.
+        let sent = self.send_all(load, slot).await;
+        let done = match &sent {
+            Err(error @ Error::Connection { .. }) => Err(error.clone()),
+            _ => self.act_all(load, slot).await,
+        };
+        let found = match &done {
+            Err(error @ Error::Connection { .. }) => Err(error.clone()),
+            _ => self.receive_all(load, slot).await,
+        };
+        Results { sent, done, found }
     }
 
-    /// Several kinds at once. Nothing if the server refuses that: it is no plain case, and nothing has happened.
+    /// Several kinds at once. Nothing if the server refuses that: then none of it is done.
     async fn exchange(&self, load: &Load, slot: &Bytes) -> Result<Option<Results>, Error> {
         let mut arguments = self.arguments(slot).await;
         arguments.push(nonce());
@@ -88,7 +106,11 @@ impl Post {
         load.messages().for_each(|message| arguments.extend(stored(message)));
         arguments.extend(load.acts().map(|act| Bytes::copy_from_slice(&act.1)));
         load.receives.iter().for_each(|receiving| arguments.extend(wanted(receiving)));
-        let mut parts = list(self.run(&script::EXCHANGE, &arguments).await?).into_iter();
+        let answer = self.run(&script::EXCHANGE, &arguments).await?;
+        if answer == Value::Nil {
+            self.mixes_later();
+        }
+        let mut parts = list(answer).into_iter();
         let Some(is_stored) = parts.next() else { return Ok(None) };
         let is_stored = bytes(is_stored) == b"1";
         let sent = load.messages().map(|message| if is_stored { Ok(message.id.clone()) } else { Err(self.full()) });
@@ -228,6 +250,17 @@ impl Post {
             }
         }
         Ok(bytes(self.run(&script::FINISH, &arguments).await?))
+    }
+}
+
+/// What comes of a future; calls `then` when it was polled once.
+async fn begun<T>(future: impl Future<Output = T>, then: impl FnOnce()) -> T {
+    let mut future = pin!(future);
+    let first = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+    then();
+    match first {
+        Poll::Ready(output) => output,
+        Poll::Pending => future.await,
     }
 }
 

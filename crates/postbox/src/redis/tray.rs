@@ -160,14 +160,15 @@ impl<J: Job> Tray<J> {
             state.free.push(slot);
             return (Vec::new(), None);
         }
-        state.holder = None;
+        // Those who were told of messages ask for them in this request.
+        let first = if state.holder.take().is_some() { IN_ORDER } else { state.turn };
         let before = state.crowd - state.crowd.div_ceil(FORGETS);
         state.crowd = state.many.max(before);
         let most = if state.took < NEAR { (state.crowd / 2).max(FEW) } else { usize::MAX };
         let mut jobs = Vec::new();
         let (mut entries, mut bytes) = (0, 0);
         for at in 0..KINDS {
-            let kind = (state.turn + at) % KINDS;
+            let kind = (first + at) % KINDS;
             if !state.can_take(kind) {
                 continue;
             }
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(tray.hold(0), 0);
         assert_eq!(tray.take(0, true), (vec![], None));
         let (jobs, other) = tray.take(1, true);
-        assert_eq!((kinds(&jobs), other), (vec![1, 0], None));
+        assert_eq!((kinds(&jobs), other), (vec![0, 1], None));
         assert_eq!(push(&tray, 2, 1)[0].0, Some(0));
     }
 

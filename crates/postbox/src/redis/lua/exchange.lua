@@ -1,22 +1,30 @@
 -- Several verbs in one request: stores messages, acknowledges deliveries, leases messages, as if one came after the other;
 -- all of them plain. ARGV: 5 nonce, 6 how many messages, 7 how many deliveries; id and message of each; the deliveries'
 -- members; how many to lease at most, and for how many milliseconds, for each who asks.
--- Answers nothing if it is no plain case: then nothing has happened. Otherwise whether the messages are stored (1, or 0 if the
--- server has no memory left; the other verbs go on and make room), what came of each acknowledgement (1 or 0), and what a
--- receive answers.
+-- Answers false if this is no plain case, or 0 if it is none at the moment: then none of it is done, whenever it is asked for
+-- again. Otherwise whether the messages are stored (1, or 0 if the server has no memory left; the other verbs go on and make
+-- room), what came of each acknowledgement (1 or 0), and what a receive answers.
 local SENT = 7 + 2 * ARGV[6]
 local DONE = SENT + ARGV[7]
 local FIRST = DONE + 1
+local REFUSED = '-'
 
 --@take
 
+if replay == REFUSED then
+  return 0
+end
 if replay then
   take_again(sub(replay, 2 + ARGV[7]))
   local stored, results = sub(replay, 1, 1), sub(replay, 2, 1 + ARGV[7])
   return { stored, results, now, -1, table.concat(counts, ','), table.concat(members), bodies }
 end
-if not made or max_size or is_due() then
-  return false
+local is_refused = not made or max_size
+if is_refused or is_due() then
+  -- Remembered: should this request come a second time, late, others have done it by then. The write before it needs no memory.
+  call('HDEL', META, '')
+  finish(REFUSED)
+  return not is_refused and 0
 end
 
 --@store

@@ -3,6 +3,7 @@
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use postbox::*;
 use postbox_test_servers::{Direction, Proxy, Redis};
@@ -79,6 +80,18 @@ impl Place {
             smol::block_on(async { Outcome { sent: send.await, received: receive.await, done: finish.await } });
         busy.acknowledge().blocking().unwrap();
         outcome
+    }
+
+    /// Leases a message; the lease has ended when this returns, and nothing has noticed.
+    fn lease_for_a_moment(&self, jobs: &Jobs) {
+        let now = || {
+            let time = self.redis.command(&["TIME"]);
+            let mut parts = time.lines().map(|part| part.parse::<u64>().unwrap());
+            parts.next().unwrap() * 1_000_000 + parts.next().unwrap()
+        };
+        assert_eq!(jobs.receive().visibility_timeout(Duration::from_millis(1)).blocking().unwrap().len(), 1);
+        let leased = now();
+        until("the end of a lease", || now() > leased + 1_000);
     }
 
     /// How many are ready and in flight.
@@ -166,11 +179,43 @@ fn a_request_that_is_no_plain_case_is_done_kind_by_kind() {
         let before = place.asked();
         let outcome = place.together(1, || ());
         assert_eq!(place.asked() - before, 4 + 3 + requests);
-        assert_eq!(bodies(&outcome.received.unwrap()), [1]);
         outcome.sent.unwrap();
         outcome.done.unwrap();
+        // If the receive came before the send, it is still there.
+        let mut got = bodies(&outcome.received.unwrap());
+        got.extend(bodies(&place.jobs.receive().blocking().unwrap()));
+        assert_eq!(got, [1]);
     }
     assert_eq!(place.counts(), (0, 2));
+}
+
+#[test]
+fn a_request_is_done_kind_by_kind_while_something_is_due() {
+    let place = Place::new();
+    for is_lost in [false, true] {
+        let other = jobs(&apart(&place.redis.url()));
+        let before = place.asked();
+        let outcome = place.together(1, || {
+            other.send(&7).blocking().unwrap();
+            place.lease_for_a_moment(&other);
+            if is_lost {
+                place.proxy.drop_reply(SCRIPT);
+            }
+        });
+        assert!(place.asked() - before > 4 + 3 + 4);
+        outcome.sent.unwrap();
+        outcome.done.unwrap();
+        let received = outcome.received.unwrap();
+        let got: Vec<_> = received.iter().map(|message| (message.body, message.delivery_count)).collect();
+        // The send goes first, and brings back what is due.
+        assert_eq!(got, [(7, 2), (1, 1)]);
+        assert_eq!(place.counts(), (0, 2));
+        place.jobs.purge().blocking().unwrap();
+    }
+    // And it is tried again at once.
+    let before = place.asked();
+    place.together(1, || ()).received.unwrap();
+    assert_eq!(place.asked() - before, 4 + 3 + 1);
 }
 
 #[test]
@@ -188,31 +233,37 @@ fn a_member_of_a_group_that_is_leased_among_others_holds_its_group() {
     assert_eq!(bodies(&place.jobs.receive().blocking().unwrap()), [8]);
 }
 
+/// A request that hangs until it has been repeated through another connection, and refused or done there.
 #[test]
-fn a_late_request_has_no_second_effect_among_others() {
-    let redis = Redis::start();
-    let slow = Proxy::start(redis.port());
-    let proxy = Proxy::start(slow.port());
-    let (own, other) = (jobs(&apart(&proxy.url())), jobs(&apart(&redis.url())));
-    own.send(&1).blocking().unwrap();
-    let leased = own.receive().visibility_timeout(LONG).blocking().unwrap().remove(0);
-    // The requests hang until they have been repeated through another connection.
-    slow.stall(Direction::Both);
-    proxy.retarget(redis.port());
-    let mut send: Pending<MessageId> = Box::pin(own.send(&2).into_future());
-    let mut finish: Pending<()> = Box::pin(leased.acknowledge().into_future());
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(send.as_mut().poll(&mut context).is_pending());
-    assert!(finish.as_mut().poll(&mut context).is_pending());
-    smol::block_on(async {
-        send.await.unwrap();
-        finish.await.unwrap();
-    });
-    let before = calls(&redis, SCRIPT_CALLS);
-    slow.resume();
-    until("a late request", || calls(&redis, SCRIPT_CALLS) > before);
-    let counts = other.counts().blocking().unwrap();
-    assert_eq!((counts.ready, counts.in_flight), (1, 0));
+fn a_late_request_of_several_kinds_has_no_second_effect() {
+    for is_refused in [false, true] {
+        let redis = Redis::start();
+        let slow = Proxy::start(redis.port());
+        let proxy = Proxy::start(slow.port());
+        let jobs = jobs(&apart(&proxy.url()));
+        let place = Place { redis, proxy, jobs };
+        place.together(0, || ()).received.unwrap()[0].acknowledge().blocking().unwrap();
+        let other = super::jobs(&apart(&place.redis.url()));
+        let outcome = place.together(1, || {
+            if is_refused {
+                // While it is repeated something is due, and afterwards not.
+                other.send(&7).blocking().unwrap();
+                place.lease_for_a_moment(&other);
+            }
+            slow.stall(Direction::Both);
+            place.proxy.retarget(place.redis.port());
+        });
+        outcome.sent.unwrap();
+        outcome.done.unwrap();
+        let received = outcome.received.unwrap();
+        assert!(bodies(&received).contains(&1));
+        let before = place.counts();
+        assert_eq!(before, (0, received.len() as u64));
+        let asked = place.asked();
+        slow.resume();
+        until("the late request", || place.asked() > asked);
+        assert_eq!(place.counts(), before);
+    }
 }
 
 /// One who waits where it is sent gets it with the request that sends it.
@@ -220,6 +271,7 @@ fn a_late_request_has_no_second_effect_among_others() {
 fn a_message_for_one_who_waits_here_takes_one_request() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
+    jobs(&connection).create().blocking().unwrap();
     let mut requests = Vec::new();
     for number in 0..10 {
         let looks = calls(&redis, "lpop");
@@ -251,34 +303,37 @@ fn sends_keep_their_order_whatever_is_lost() {
                 _ => proxy.drop_nth_reply("EVAL", passing),
             }
         }
-        let enqueued = smol::block_on(async {
+        let leased = (0..5).map(|_| {
+            jobs.send(&100).blocking().unwrap();
+            jobs.receive().visibility_timeout(LONG).blocking().unwrap().remove(0)
+        });
+        let leased: Vec<_> = leased.collect();
+        let got = smol::block_on(async {
             let mut sends: Vec<Pending<MessageId>> =
                 (0..40).map(|number| Box::pin(jobs.send(&number).into_future()) as Pending<MessageId>).collect();
-            let mut receives: Vec<Pending<Vec<Message<u64, u64>>>> = Vec::new();
+            let mut acts: Vec<Pending<()>> = Vec::new();
             let mut context = Context::from_waker(Waker::noop());
             for (number, send) in sends.iter_mut().enumerate() {
                 let _ = send.as_mut().poll(&mut context);
                 if number % 8 == 0 {
                     // In requests beside those of the sends, and among them.
-                    receives.push(Box::pin(jobs.receive().visibility_timeout(LONG).into_future()));
-                    let _ = receives.last_mut().expect("it is there").as_mut().poll(&mut context);
+                    acts.push(Box::pin(leased[number / 8].acknowledge().into_future()));
+                    let _ = acts.last_mut().expect("it is there").as_mut().poll(&mut context);
                 }
             }
             for send in sends {
                 send.await.unwrap();
             }
-            let mut got = Vec::new();
-            for receive in receives {
-                got.extend(receive.await.unwrap());
+            for act in acts {
+                act.await.unwrap();
             }
+            let mut got = Vec::new();
             while got.len() < 40 {
                 got.extend(jobs.receive().max_messages(10).visibility_timeout(LONG).await.unwrap());
             }
             jobs.acknowledge_batch(&got).await.unwrap().into_iter().for_each(|done| done.unwrap());
-            // Messages of one request are sent at one moment.
-            got.sort_by_key(|message| (message.enqueued_at, message.body));
-            got.iter().map(|message| message.body).collect::<Vec<u64>>()
+            bodies(&got)
         });
-        assert_eq!(enqueued, (0..40).collect::<Vec<u64>>(), "round {round}");
+        assert_eq!(got, (0..40).collect::<Vec<u64>>(), "round {round}");
     }
 }

@@ -114,7 +114,7 @@ fn nobody_asks_while_nothing_comes() {
     assert!(answer.join().unwrap().unwrap());
 }
 
-/// One who waits where it is sent asks right behind the send: here the server tells nobody.
+/// One who waits where it is sent asks in the same request, or right behind it: here the server tells nobody.
 #[test]
 fn a_wait_in_the_process_that_sends_needs_no_word_of_the_server() {
     let redis = Redis::builder().user("mute", "on >secret ~* &* +@all -publish -spublish").start();
@@ -131,11 +131,12 @@ fn a_wait_in_the_process_that_sends_needs_no_word_of_the_server() {
     }
 }
 
-/// The send has to be repeated with its source, so whoever asks right behind it asks too early.
+/// The send has to be repeated with its source, so whoever asks right behind it asks too early. A mailbox with a limit takes one
+/// kind of operation at a time.
 #[test]
 fn a_wait_that_asks_before_a_send_is_done_asks_again() {
     let redis = Redis::start();
-    let connection = apart(&redis.url());
+    let connection = apart(&redis.url()).max_size(10);
     let waiting = waiting_for_one(&connection);
     until("a subscription", || listeners(&redis) == 1);
     redis.command(&["SCRIPT", "FLUSH"]);
