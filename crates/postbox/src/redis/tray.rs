@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -17,6 +17,8 @@ const FEW: usize = 8;
 const FORGETS: usize = 32;
 /// Where a request takes longer, it is not the server that is busy: then a request takes all.
 const NEAR: Duration = Duration::from_millis(2);
+/// For so long the next request gathers while another is under way.
+pub(super) const GATHERS: Duration = Duration::from_micros(100);
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;
 const MOST_BYTES: usize = 4 << 20;
@@ -76,6 +78,11 @@ impl<J> State<J> {
         !(self.waiting[kind].is_empty() || kind == IN_ORDER && self.in_order.is_some())
     }
 
+    /// How many jobs a request takes.
+    fn share(&self) -> usize {
+        if self.took < NEAR { (self.crowd / 2).max(FEW) } else { usize::MAX }
+    }
+
     /// A slot for whoever has to start, if there is something to do.
     fn start(&mut self) -> Option<Slot> {
         if self.holder.is_some() || !(0..KINDS).any(|kind| self.can_take(kind)) {
@@ -121,21 +128,28 @@ impl<J: Job> Tray<J> {
         (state.start(), is_alone)
     }
 
-    /// Where several work at once, lets them run before the next request as long as that brings more. Where nobody else wants
-    /// the processor it takes no time.
-    pub(super) fn gather(&self) {
-        let look = || {
-            let state = self.lock();
-            (state.waits(), state.last)
-        };
-        let (mut many, last) = look();
-        while last > 1 && many < last {
-            std::thread::yield_now();
-            let (more, _) = look();
-            if more == many {
+    /// Lets those who are about to ask do so before the next request, where several work at once. While another request is under
+    /// way, the server is busy anyway: until all of them have asked, or half, or for so long. Otherwise as long as more come.
+    pub(super) async fn gather(&self, at_most: Duration) {
+        let since = Instant::now();
+        let mut before = 0;
+        loop {
+            let (waits, wanted, is_busy) = {
+                let state = self.lock();
+                let waits = state.waits();
+                let under_way = state.many - waits;
+                match under_way {
+                    0 => (waits, if state.last > 1 { state.last } else { 0 }, false),
+                    _ => (waits, state.share().min(state.crowd.saturating_sub(under_way)), true),
+                }
+            };
+            let comes_no_more = if is_busy { since.elapsed() > at_most } else { waits == before };
+            if waits >= wanted || before > 0 && comes_no_more {
                 break;
             }
-            many = more;
+            before = waits.max(1);
+            std::thread::yield_now();
+            tokio::task::yield_now().await;
         }
     }
 
@@ -164,7 +178,7 @@ impl<J: Job> Tray<J> {
         let first = if state.holder.take().is_some() { IN_ORDER } else { state.turn };
         let before = state.crowd - state.crowd.div_ceil(FORGETS);
         state.crowd = state.many.max(before);
-        let most = if state.took < NEAR { (state.crowd / 2).max(FEW) } else { usize::MAX };
+        let most = state.share();
         let mut jobs = Vec::new();
         let (mut entries, mut bytes) = (0, 0);
         for at in 0..KINDS {
@@ -218,6 +232,10 @@ impl<J: Job> Tray<J> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
 
     /// Its kind, its number, whether it is plain.
@@ -307,6 +325,28 @@ mod tests {
         assert_eq!(cycle(2, Duration::ZERO), [(Some(0), true), (None, false)]);
         assert_eq!(cycle(1, Duration::ZERO), [(Some(0), false)], "there were two");
         assert_eq!(cycle(1, Duration::ZERO), [(Some(0), true)]);
+    }
+
+    #[test]
+    fn a_request_waits_for_those_who_are_about_to_ask_while_another_is_under_way() {
+        let tray = tray(2);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut gathered = |at_most| pin!(tray.gather(at_most)).poll(&mut context).is_ready();
+        assert!(gathered(Duration::MAX), "nobody has ever asked");
+        push(&tray, 1, 16);
+        assert!(gathered(Duration::MAX));
+        assert_eq!((tray.take(0, true).0.len(), tray.take(1, true).0.len()), (8, 8));
+        tray.ended(1, 8, Duration::ZERO);
+        push(&tray, 1, 7);
+        assert!(!gathered(Duration::MAX), "one of those who had their answers has not asked again");
+        push(&tray, 1, 1);
+        assert!(gathered(Duration::MAX));
+        tray.take(1, true);
+        tray.ended(1, 8, Duration::ZERO);
+        assert!(!gathered(Duration::MAX));
+        let mut gathering = pin!(tray.gather(Duration::ZERO));
+        assert!(gathering.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it lets others run");
+        while gathering.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {}
     }
 
     #[test]
