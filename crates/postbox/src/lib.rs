@@ -44,6 +44,9 @@
 
 mod actor_worker;
 mod address;
+#[cfg(any(feature = "redis", feature = "aws"))]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "callers stay awake for answers of Redis only"))]
+mod awake;
 #[cfg(feature = "aws")]
 pub mod aws;
 mod backend;

@@ -18,6 +18,7 @@ use super::receive::Receiving;
 use super::region::{Facts, Region};
 use super::send::Sending;
 use crate::address::MailboxName;
+use crate::awake::UnderWay;
 use crate::error::Error;
 use crate::network;
 
@@ -306,7 +307,11 @@ impl Queue {
                 if left.is_empty() {
                     break;
                 }
-                let (done, failed) = match ask(&left).await {
+                let answer = {
+                    let _under_way = UnderWay::begin();
+                    ask(&left).await
+                };
+                let (done, failed) = match answer {
                     Ok(answer) => answer,
                     // One of them may be why, and the others are not to suffer for it.
                     Err(fault) if left.len() > 1 && fault.is_about_content() => {

@@ -7,6 +7,7 @@ use super::lane::Entry;
 use super::leases::after;
 use super::letter::whole_seconds;
 use super::queue::Queue;
+use crate::awake::UnderWay;
 use crate::backend::{Delivery, Receipt, Receive, Visibility};
 use crate::cancellation::unless;
 use crate::clock::{Sleep, SystemClock};
@@ -74,7 +75,10 @@ impl Queue {
         let facts = self.facts().await?;
         let asked = Instant::now();
         let seconds = whole_seconds(visibility);
-        let found = self.region.receive(&facts.url, max, seconds, wait, self.is_fifo).await;
+        let found = {
+            let _under_way = UnderWay::begin();
+            self.region.receive(&facts.url, max, seconds, wait, self.is_fifo).await
+        };
         let found = found.map_err(|fault| self.failed(fault))?;
         // Who does not wait is handed the lease somewhere between question and answer; who waits, near the answer.
         let start = if wait == 0 { asked } else { Instant::now() };

@@ -19,9 +19,9 @@ use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr
 use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
 
-use super::awake::UnderWay;
 use super::fault::{Fault, fault_of};
 use super::script::ScriptCall;
+use crate::awake::UnderWay;
 use crate::error::Error;
 use crate::hub::{Hubs, Watched};
 use crate::network;

@@ -3,7 +3,6 @@
 //! Every transition of a message is one script on the server, by the server's clock, and can be asked for twice without a
 //! second effect. All keys of a mailbox are in one slot. `docs/redis.md` says what is stored and what is promised.
 
-mod awake;
 mod entry;
 mod fault;
 mod link;

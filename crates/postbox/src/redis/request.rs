@@ -10,12 +10,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use redis::Value;
 
-use super::awake::alone_until;
 use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, wishes};
 use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, RETURN, Receiving, Results, Sending, Task, is_plain};
 use super::post::Post;
 use super::script;
-use super::tray::{GATHERS, Slot, Tray};
+use super::tray::{ALONE, GATHERS, Slot, Tray};
+use crate::awake::alone_until;
 use crate::backend::{Batch, Delivery, Outgoing, Receipt, Receive};
 use crate::error::Error;
 use crate::id::MessageId;
@@ -30,7 +30,7 @@ impl Post {
     fn push(self: &Arc<Self>, tray: fn(&Post) -> &Tray<Task>, task: Task) -> Option<Instant> {
         let (starts, is_brisk) = tray(self).push(task);
         // Before its own operation is under way.
-        let awake_until = is_brisk.then(alone_until).flatten();
+        let awake_until = is_brisk.then(|| alone_until(ALONE)).flatten();
         if let Some(slot) = starts {
             self.drive(tray, slot);
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::awake::ALONE;
-
+/// A lone caller stays awake for an answer for so long, if the last one did not take longer.
+pub(super) const ALONE: Duration = Duration::from_micros(500);
 /// Of the jobs of a mailbox a request takes at most half, if that is not fewer than these: while the server is busy with it,
 /// those who ask are busy with what came before, and the next one gathers.
 const FEW: usize = 8;
