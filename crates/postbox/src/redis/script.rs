@@ -1,4 +1,4 @@
-//! The scripts, one per verb, each with its hash: the server knows them by it.
+//! The scripts, one per verb and one for several of them at once, each with its hash: the server knows them by it.
 
 use std::sync::LazyLock;
 
