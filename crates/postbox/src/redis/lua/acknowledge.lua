@@ -2,7 +2,7 @@
 -- ended. Spliced into the verbs that act.
 local function acknowledge(first, last)
   local results, ids = {}, {}
-  if last - first < 4 and due and due > now then
+  if last - first < 16 and due and due > now then
     -- No lease is at its end, so what is leased may be finished: a few are sooner taken out one by one.
     for i = first, last do
       local is_leased = call('ZREM', INVISIBLE, ARGV[i]) == 1
