@@ -200,9 +200,3 @@ fn median(values: &[f64]) -> f64 {
         len => (sorted[len / 2 - 1] + sorted[len / 2]) / 2.0,
     }
 }
-
-/// What this process has spent on the processors, in microseconds.
-pub(crate) fn client_cpu() -> f64 {
-    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    spent.tv_sec as f64 * 1e6 + spent.tv_nsec as f64 / 1e3
-}

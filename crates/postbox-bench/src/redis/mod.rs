@@ -17,7 +17,8 @@ use queue::{Jobs, Omniqueue, Postbox, Queue, RsmqQueue, WAIT, connection};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::memory::body::{Document, Job};
-use crate::report::{Contender, Meter, Settings, client_cpu, measure_with, print_value};
+use crate::report::{Contender, Meter, Settings, measure_with, print_value};
+use crate::sqs::client_cpu;
 
 const SUITE: &str = "redis";
 
@@ -64,7 +65,8 @@ fn measure(
     contenders: impl FnOnce() -> Vec<Contender<'static>>,
 ) {
     if settings.includes(scenario) {
-        let meters = [Meter::new("server_cpu_us", || cpu(server)), Meter::new("client_cpu_us", client_cpu)];
+        let meters =
+            [Meter::new("server_cpu_us", || cpu(server)), Meter::new("client_cpu_us", || client_cpu() as f64 / 1e3)];
         measure_with(settings, SUITE, scenario, operations, contenders(), &meters);
         server.command(&["FLUSHALL"]);
     }

@@ -16,9 +16,12 @@ use postbox_test_servers::{AwsServer, Ministack, Moto};
 use tokio::runtime::Runtime;
 
 use self::queue::{Batches, Postbox, Sdk, Style, client};
-use self::workload::{FULL, KINDS, Queue, REQUESTS, cpu, cycles, runtime};
+use self::workload::{FULL, KINDS, Queue, REQUESTS, cycles, runtime};
 use crate::outside::{Outside, build};
 use crate::report::{Contender, Meter, Settings, measure_with};
+
+/// What this process has spent on the processors, in nanoseconds.
+pub(crate) use self::workload::cpu as client_cpu;
 
 const SUITE: &str = "sqs";
 
@@ -56,7 +59,8 @@ fn on<S: std::ops::Deref<Target = AwsServer>>(settings: &Settings, name: &str, s
 /// Requests of each kind and together, and the client's processor time, here and in programs of their own.
 fn meters() -> Vec<Meter<'static>> {
     let count = |kind: usize| REQUESTS[kind].load(Ordering::Relaxed) as f64;
-    let mut meters = vec![Meter::new("client_cpu_us", || (cpu() + CPU_OUTSIDE.load(Ordering::Relaxed)) as f64 / 1e3)];
+    let mut meters =
+        vec![Meter::new("client_cpu_us", || (client_cpu() + CPU_OUTSIDE.load(Ordering::Relaxed)) as f64 / 1e3)];
     for (kind, unit) in KINDS.into_iter().enumerate() {
         meters.push(Meter::new(unit, move || count(kind)).per_thousand());
     }
