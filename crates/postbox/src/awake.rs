@@ -22,6 +22,8 @@ const FOLLOWS: Duration = Duration::from_millis(1);
 /// What happens on the thread, counted: an operation begins, or its answer is there.
 static EVENTS: AtomicU64 = AtomicU64::new(0);
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+/// How many wait on the thread for those who are about to ask.
+static MAKING_WAY: AtomicUsize = AtomicUsize::new(0);
 /// When the last answer came, in nanoseconds since the first one.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -47,6 +49,24 @@ impl Drop for UnderWay {
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
         EVENTS.fetch_add(1, Ordering::Relaxed);
         HAPPENED.notify_one();
+    }
+}
+
+/// While this lives, the thread falls asleep when it has nothing to do. It waits for others to ask, and these need a processor:
+/// a thread that stays awake without need keeps one to itself, however often it yields, and where there are few the others
+/// share one with the server.
+pub(crate) struct MakesWay;
+
+impl MakesWay {
+    pub(crate) fn begin() -> Self {
+        MAKING_WAY.fetch_add(1, Ordering::Relaxed);
+        MakesWay
+    }
+}
+
+impl Drop for MakesWay {
+    fn drop(&mut self) {
+        MAKING_WAY.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -100,15 +120,18 @@ async fn stay_awake() {
                 // Whoever answers or asks next may need this very processor.
                 std::thread::yield_now();
                 tokio::task::yield_now().await;
+                if MAKING_WAY.load(Ordering::Relaxed) > 0 {
+                    break None;
+                }
                 if EVENTS.load(Ordering::Relaxed) != seen {
-                    break true;
+                    break Some(true);
                 }
                 if since.elapsed() > AWAKE {
-                    break false;
+                    break Some(false);
                 }
             };
-            luck.came(came);
-            if !came {
+            came.into_iter().for_each(|in_time| luck.came(in_time));
+            if came != Some(true) {
                 break;
             }
         }

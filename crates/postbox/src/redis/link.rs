@@ -22,6 +22,8 @@ use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, 
 use super::fault::{Fault, fault_of};
 use super::script::ScriptCall;
 use crate::awake::UnderWay;
+use crate::cancellation::unless;
+use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
 use crate::hub::{Hubs, Watched};
 use crate::network;
@@ -89,6 +91,8 @@ pub(super) struct Link {
 struct Wire {
     number: u64,
     kind: Kind,
+    /// An answer that takes longer does not come.
+    longest: Duration,
     /// Whether channels belong to slots.
     is_sharded: bool,
 }
@@ -102,9 +106,19 @@ enum Kind {
 impl Wire {
     async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         match &self.kind {
-            Kind::Server(connection) => connection.clone().req_packed_command(command).await?.extract_error(),
+            Kind::Server(connection) => {
+                let mut connection = connection.clone();
+                self.in_time(connection.req_packed_command(command)).await?.extract_error()
+            }
             Kind::Cluster(connection) => connection.clone().req_packed_command(command).await?.extract_error(),
         }
+    }
+
+    /// An answer of a server. A timer of the client library, or of the runtime, would wake the very thread that sets it, for each
+    /// request.
+    async fn in_time<T>(&self, answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let late = Sleep::for_(SystemClock::shared(), self.longest);
+        unless(late, answer).await.unwrap_or_else(|| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
     async fn run(&self, call: &ScriptCall) -> RedisResult<Value> {
@@ -116,8 +130,8 @@ impl Wire {
 
     async fn subscribe(&self, channel: &str, on: bool) -> RedisResult<()> {
         match (&self.kind, self.is_sharded, on) {
-            (Kind::Server(connection), _, true) => connection.clone().subscribe(channel).await,
-            (Kind::Server(connection), _, false) => connection.clone().unsubscribe(channel).await,
+            (Kind::Server(connection), _, true) => self.in_time(connection.clone().subscribe(channel)).await,
+            (Kind::Server(connection), _, false) => self.in_time(connection.clone().unsubscribe(channel)).await,
             (Kind::Cluster(connection), true, true) => connection.clone().ssubscribe(channel).await,
             (Kind::Cluster(connection), true, false) => connection.clone().sunsubscribe(channel).await,
             (Kind::Cluster(connection), false, true) => connection.clone().subscribe(channel).await,
@@ -218,9 +232,8 @@ impl Link {
             Ok::<_, redis::aio::SendError>(())
         };
         let longest = ATTEMPT.max(self.manners.replica_timeout + Duration::from_secs(1));
-        let timeout = if self.manners.min_replicas > 0 { longest } else { ATTEMPT };
-        let server =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(Some(timeout));
+        let longest = if self.manners.min_replicas > 0 { longest } else { ATTEMPT };
+        let server = AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
         let kind = match &self.target {
             Target::Server(client) => {
                 let server = server.set_push_sender(pushed);
@@ -235,14 +248,14 @@ impl Link {
                 let cluster = builder()
                     .use_protocol(redis::ProtocolVersion::RESP3)
                     .connection_timeout(ATTEMPT)
-                    .response_timeout(timeout)
+                    .response_timeout(longest)
                     .retries(4)
                     .push_sender(pushed)
                     .build()?;
                 Kind::Cluster(cluster.get_async_connection().await?)
             }
         };
-        let mut wire = Wire { number, kind, is_sharded: false };
+        let mut wire = Wire { number, kind, longest, is_sharded: false };
         self.inspect(&mut wire).await?;
         Ok(wire)
     }

@@ -14,7 +14,7 @@ use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, momen
 use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, RETURN, Receiving, Results, Sending, Task, is_plain};
 use super::post::Post;
 use super::script;
-use super::tray::{ALONE, GATHERS, Slot, Tray};
+use super::tray::{ALONE, Slot, Tray};
 use crate::awake::alone_until;
 use crate::backend::{Batch, Delivery, Outgoing, Receipt, Receive};
 use crate::error::Error;
@@ -42,7 +42,7 @@ impl Post {
         let post = Arc::clone(self);
         network::spawn(async move {
             loop {
-                tray(&post).gather(GATHERS).await;
+                tray(&post).gather().await;
                 let mixes = post.mixes();
                 let can_tell = post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel);
                 let told = if mixes && can_tell { tray(&post).hold(slot) } else { 0 };

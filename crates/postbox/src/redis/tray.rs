@@ -7,6 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::awake::MakesWay;
+use crate::cancellation::unless;
+use crate::clock::{Sleep, SystemClock};
 
 /// A lone caller stays awake for an answer for so long, if the last one did not take longer.
 pub(super) const ALONE: Duration = Duration::from_micros(500);
@@ -18,7 +23,11 @@ const FORGETS: usize = 32;
 /// Where a request takes longer, it is not the server that is busy: then a request takes all.
 const NEAR: Duration = Duration::from_millis(2);
 /// For so long the next request gathers while another is under way.
-pub(super) const GATHERS: Duration = Duration::from_micros(100);
+const GATHERS: Duration = Duration::from_micros(100);
+/// Where answers come so quickly, it gathers until the next one is there.
+const QUICK: Duration = Duration::from_micros(500);
+/// Should that one not come, it gathers no longer than this.
+const GATHERS_AT_MOST: Duration = Duration::from_millis(20);
 /// So many entries are in a request at most, and so many bytes.
 const MOST_ENTRIES: usize = 1_000;
 const MOST_BYTES: usize = 4 << 20;
@@ -47,6 +56,8 @@ pub(super) struct Tray<J> {
     state: Mutex<State<J>>,
     /// Under these names the server remembers the last request of each slot.
     names: Vec<Bytes>,
+    /// As many wait as a request gathers for, or another one has its answer.
+    gathered: Notify,
 }
 
 struct State<J> {
@@ -67,6 +78,8 @@ struct State<J> {
     last: usize,
     /// How long it took.
     took: Duration,
+    /// How many a request gathers for; more than ever come if none does.
+    wanted: usize,
 }
 
 impl<J> State<J> {
@@ -76,6 +89,20 @@ impl<J> State<J> {
 
     fn can_take(&self, kind: usize) -> bool {
         !(self.waiting[kind].is_empty() || kind == IN_ORDER && self.in_order.is_some())
+    }
+
+    /// Whether a request is under way.
+    fn is_busy(&self) -> bool {
+        self.many > self.waits()
+    }
+
+    /// How many have asked lately and may be about to do so again, if there is more than one.
+    fn wants(&self) -> usize {
+        match self.many - self.waits() {
+            0 if self.last > 1 => self.last,
+            0 => 0,
+            under_way => self.share().min(self.crowd.saturating_sub(under_way)),
+        }
     }
 
     /// How many jobs a request takes.
@@ -106,8 +133,9 @@ impl<J: Job> Tray<J> {
             crowd: 0,
             last: 0,
             took: Duration::ZERO,
+            wanted: usize::MAX,
         };
-        Tray { state: Mutex::new(state), names }
+        Tray { state: Mutex::new(state), names, gathered: Notify::new() }
     }
 
     pub(super) fn name(&self, slot: Slot) -> &Bytes {
@@ -125,32 +153,47 @@ impl<J: Job> Tray<J> {
         let is_alone = state.many == 0 && state.crowd <= 1 && state.took < ALONE;
         state.waiting[job.kind()].push_back(job);
         state.many += 1;
+        if state.waits() >= state.wanted {
+            self.gathered.notify_one();
+        }
         (state.start(), is_alone)
     }
 
-    /// Lets those who are about to ask do so before the next request, where several work at once. While another request is under
-    /// way, the server is busy anyway: until all of them have asked, or half, or for so long. Otherwise as long as more come.
-    pub(super) async fn gather(&self, at_most: Duration) {
+    /// Lets those who are about to ask do so before the next request, where several work at once: while another one is under
+    /// way, until enough of them have; otherwise as long as more come.
+    pub(super) async fn gather(&self) {
+        self.gather_for(GATHERS, GATHERS_AT_MOST).await;
+    }
+
+    /// For so long at most, and where answers are quick for so long.
+    async fn gather_for(&self, at_most: Duration, where_quick: Duration) {
         let since = Instant::now();
-        let mut before = 0;
+        let mut before = None;
         loop {
-            let (waits, wanted, is_busy) = {
-                let state = self.lock();
-                let waits = state.waits();
-                let under_way = state.many - waits;
-                match under_way {
-                    0 => (waits, if state.last > 1 { state.last } else { 0 }, false),
-                    _ => (waits, state.share().min(state.crowd.saturating_sub(under_way)), true),
+            let (waits, is_busy, is_quick) = {
+                let mut state = self.lock();
+                let (waits, is_busy, wanted) = (state.waits(), state.is_busy(), state.wants());
+                if waits >= wanted {
+                    break;
                 }
+                state.wanted = if is_busy { wanted } else { usize::MAX };
+                (waits, is_busy, state.took < QUICK)
             };
-            let comes_no_more = if is_busy { since.elapsed() > at_most } else { waits == before };
-            if waits >= wanted || before > 0 && comes_no_more {
+            let at_most = if is_quick { where_quick } else { at_most };
+            if is_busy && since.elapsed() >= at_most || !is_busy && before == Some(waits) {
                 break;
             }
-            before = waits.max(1);
+            if is_busy && is_quick {
+                // Asleep, so that those who are to ask have a processor. The server is busy anyway, and its answer comes soon.
+                let _makes_way = MakesWay::begin();
+                unless(Sleep::for_(SystemClock::shared(), at_most), self.gathered.notified()).await;
+                continue;
+            }
+            before = Some(waits);
             std::thread::yield_now();
             tokio::task::yield_now().await;
         }
+        self.lock().wanted = usize::MAX;
     }
 
     /// Holds back the others, if there are messages for those who wait: they can ask for them in the request that comes next in
@@ -224,6 +267,9 @@ impl<J: Job> Tray<J> {
         let mut state = self.lock();
         state.many -= many;
         state.took = took;
+        if state.wanted != usize::MAX {
+            self.gathered.notify_one();
+        }
         if state.in_order == Some(slot) {
             state.in_order = None;
         }
@@ -234,7 +280,9 @@ impl<J: Job> Tray<J> {
 mod tests {
     use std::future::Future;
     use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
 
     use super::*;
 
@@ -327,26 +375,80 @@ mod tests {
         assert_eq!(cycle(1, Duration::ZERO), [(Some(0), true)]);
     }
 
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A tray of 16, of which half are under way and half have just had their answers, which took so long.
+    fn half_under_way(took: Duration) -> Tray<Piece> {
+        let tray = tray(2);
+        push(&tray, 1, 16);
+        assert_eq!((tray.take(0, true).0.len(), tray.take(1, true).0.len()), (8, 8));
+        tray.ended(1, 8, took);
+        tray
+    }
+
     #[test]
-    fn a_request_waits_for_those_who_are_about_to_ask_while_another_is_under_way() {
+    fn a_request_gathers_asleep_until_enough_have_asked_where_answers_are_quick() {
+        let tray = half_under_way(Duration::ZERO);
+        let counting = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&counting));
+        let mut context = Context::from_waker(&waker);
+        let mut gathering = pin!(tray.gather_for(Duration::ZERO, HOUR));
+        push(&tray, 1, 7);
+        assert!(
+            gathering.as_mut().poll(&mut context).is_pending(),
+            "one of those who had their answers has not asked again"
+        );
+        assert_eq!(counting.0.load(Ordering::SeqCst), 0, "it does not ask to be polled again");
+        push(&tray, 1, 1);
+        assert_eq!(counting.0.load(Ordering::SeqCst), 1);
+        assert!(gathering.as_mut().poll(&mut context).is_ready());
+        push(&tray, 1, 1);
+        assert_eq!(counting.0.load(Ordering::SeqCst), 1, "nobody gathers any more");
+    }
+
+    #[test]
+    fn a_request_gathers_no_longer_than_another_is_under_way() {
+        let tray = half_under_way(Duration::ZERO);
+        let counting = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&counting));
+        let mut context = Context::from_waker(&waker);
+        push(&tray, 1, 3);
+        let mut gathering = pin!(tray.gather_for(Duration::ZERO, HOUR));
+        assert!(gathering.as_mut().poll(&mut context).is_pending());
+        tray.ended(0, 8, Duration::ZERO);
+        assert_eq!(counting.0.load(Ordering::SeqCst), 1);
+        assert!(gathering.as_mut().poll(&mut context).is_pending(), "those who have their answers now may ask at once");
+        assert!(gathering.as_mut().poll(&mut context).is_ready(), "nobody did");
+    }
+
+    #[test]
+    fn a_request_gathers_for_a_moment_where_answers_are_slow() {
+        let tray = half_under_way(QUICK);
+        let mut context = Context::from_waker(Waker::noop());
+        push(&tray, 1, 7);
+        assert!(pin!(tray.gather_for(HOUR, Duration::ZERO)).poll(&mut context).is_pending(), "it lets others run");
+        assert!(pin!(tray.gather_for(Duration::ZERO, HOUR)).poll(&mut context).is_ready(), "the moment is over");
+        assert_eq!(tray.take(1, true).0.len(), 7);
+    }
+
+    #[test]
+    fn a_lone_request_does_not_gather() {
         let tray = tray(2);
         let mut context = Context::from_waker(Waker::noop());
-        let mut gathered = |at_most| pin!(tray.gather(at_most)).poll(&mut context).is_ready();
-        assert!(gathered(Duration::MAX), "nobody has ever asked");
-        push(&tray, 1, 16);
-        assert!(gathered(Duration::MAX));
-        assert_eq!((tray.take(0, true).0.len(), tray.take(1, true).0.len()), (8, 8));
-        tray.ended(1, 8, Duration::ZERO);
-        push(&tray, 1, 7);
-        assert!(!gathered(Duration::MAX), "one of those who had their answers has not asked again");
+        assert!(pin!(tray.gather()).poll(&mut context).is_ready(), "nobody has ever asked");
         push(&tray, 1, 1);
-        assert!(gathered(Duration::MAX));
-        tray.take(1, true);
-        tray.ended(1, 8, Duration::ZERO);
-        assert!(!gathered(Duration::MAX));
-        let mut gathering = pin!(tray.gather(Duration::ZERO));
-        assert!(gathering.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it lets others run");
-        while gathering.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {}
+        assert!(pin!(tray.gather()).poll(&mut context).is_ready());
+        push(&tray, 1, 15);
+        assert!(pin!(tray.gather()).poll(&mut context).is_ready(), "no request is under way yet");
     }
 
     #[test]
