@@ -231,8 +231,10 @@ impl Link {
             }
             Ok::<_, redis::aio::SendError>(())
         };
-        let longest = ATTEMPT.max(self.manners.replica_timeout + Duration::from_secs(1));
-        let longest = if self.manners.min_replicas > 0 { longest } else { ATTEMPT };
+        let longest = match self.manners.min_replicas {
+            0 => ATTEMPT,
+            _ => ATTEMPT.max(self.manners.replica_timeout + Duration::from_secs(1)),
+        };
         let server = AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
         let kind = match &self.target {
             Target::Server(client) => {
