@@ -22,7 +22,7 @@ const FEW: usize = 8;
 const FORGETS: usize = 32;
 /// Where a request takes longer, it is not the server that is busy: then a request takes all.
 const NEAR: Duration = Duration::from_millis(2);
-/// For so long the next request gathers while another is under way.
+/// For so long the next request gathers while another is under way, unless answers are quick.
 const GATHERS: Duration = Duration::from_micros(100);
 /// Where answers come so quickly, it gathers until the next one is there.
 const QUICK: Duration = Duration::from_micros(500);
@@ -56,7 +56,8 @@ pub(super) struct Tray<J> {
     state: Mutex<State<J>>,
     /// Under these names the server remembers the last request of each slot.
     names: Vec<Bytes>,
-    /// As many wait as a request gathers for, or another one has its answer.
+    /// As many wait as a request gathers for, or another one has its answer. With two slots one gathers at most while another is
+    /// under way.
     gathered: Notify,
 }
 
@@ -120,7 +121,7 @@ impl<J> State<J> {
 }
 
 impl<J: Job> Tray<J> {
-    /// As many requests are under way at most as there are names.
+    /// As many requests are under way at most as there are names, which are one or two.
     pub(super) fn new(names: impl Into<Vec<Bytes>>) -> Self {
         let names = names.into();
         let state = State {
@@ -153,14 +154,20 @@ impl<J: Job> Tray<J> {
         let is_alone = state.many == 0 && state.crowd <= 1 && state.took < ALONE;
         state.waiting[job.kind()].push_back(job);
         state.many += 1;
-        if state.waits() >= state.wanted {
+        let has_gathered = state.waits() >= state.wanted;
+        if has_gathered {
+            state.wanted = usize::MAX;
+        }
+        let starts = state.start();
+        drop(state);
+        if has_gathered {
             self.gathered.notify_one();
         }
-        (state.start(), is_alone)
+        (starts, is_alone)
     }
 
     /// Lets those who are about to ask do so before the next request, where several work at once: while another one is under
-    /// way, until enough of them have; otherwise as long as more come.
+    /// way, until enough of them have, or for a while; otherwise as long as more come.
     pub(super) async fn gather(&self) {
         self.gather_for(GATHERS, GATHERS_AT_MOST).await;
     }
@@ -186,7 +193,10 @@ impl<J: Job> Tray<J> {
             if is_busy && is_quick {
                 // Asleep, so that those who are to ask have a processor. The server is busy anyway, and its answer comes soon.
                 let _makes_way = MakesWay::begin();
-                unless(Sleep::for_(SystemClock::shared(), at_most), self.gathered.notified()).await;
+                let rest = at_most.saturating_sub(since.elapsed());
+                unless(Sleep::for_(SystemClock::shared(), rest), self.gathered.notified()).await;
+                // Who has an answer now has not been looked for yet.
+                before = None;
                 continue;
             }
             before = Some(waits);
@@ -411,8 +421,7 @@ mod tests {
         push(&tray, 1, 1);
         assert_eq!(counting.0.load(Ordering::SeqCst), 1);
         assert!(gathering.as_mut().poll(&mut context).is_ready());
-        push(&tray, 1, 1);
-        assert_eq!(counting.0.load(Ordering::SeqCst), 1, "nobody gathers any more");
+        assert_eq!(tray.lock().wanted, usize::MAX, "nobody gathers any more");
     }
 
     #[test]
@@ -428,6 +437,44 @@ mod tests {
         assert_eq!(counting.0.load(Ordering::SeqCst), 1);
         assert!(gathering.as_mut().poll(&mut context).is_pending(), "those who have their answers now may ask at once");
         assert!(gathering.as_mut().poll(&mut context).is_ready(), "nobody did");
+    }
+
+    #[test]
+    fn a_request_that_found_nobody_lets_those_ask_who_are_answered_while_it_sleeps() {
+        let tray = tray(2);
+        let mut context = Context::from_waker(Waker::noop());
+        push(&tray, 1, 16);
+        assert_eq!((tray.take(0, true).0.len(), tray.take(1, true).0.len()), (8, 8));
+        tray.ended(0, 8, Duration::ZERO);
+        tray.ended(1, 8, Duration::ZERO);
+        let mut gathering = pin!(tray.gather_for(Duration::ZERO, HOUR));
+        assert!(gathering.as_mut().poll(&mut context).is_pending(), "nothing is under way, and nobody waits");
+        push(&tray, 1, 8);
+        tray.take(0, true);
+        assert!(gathering.as_mut().poll(&mut context).is_pending(), "it sleeps");
+        tray.ended(0, 8, Duration::ZERO);
+        assert!(gathering.as_mut().poll(&mut context).is_pending(), "they may ask at once");
+        push(&tray, 1, 8);
+        assert!(gathering.as_mut().poll(&mut context).is_ready());
+        assert_eq!(tray.take(1, true).0.len(), 8);
+    }
+
+    #[test]
+    fn a_request_that_nobody_is_there_for_ends_its_gathering() {
+        let tray = half_under_way(Duration::ZERO);
+        tray.ended(0, 8, Duration::ZERO);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut gathering = pin!(tray.gather_for(Duration::ZERO, HOUR));
+        assert!(gathering.as_mut().poll(&mut context).is_pending(), "it lets others run");
+        assert!(gathering.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn a_request_gathers_for_a_while_at_most_where_answers_are_quick() {
+        let tray = half_under_way(Duration::ZERO);
+        push(&tray, 1, 7);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(tray.gather_for(HOUR, Duration::ZERO)).poll(&mut context).is_ready());
     }
 
     #[test]
