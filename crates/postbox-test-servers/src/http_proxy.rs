@@ -34,10 +34,19 @@ impl HttpRequest {
         HttpRequest { operation: operation.into(), headers: message.headers.0.clone(), body: message.body.clone() }
     }
 
+    /// Whether it asks for an operation, of one entry or of several: `SendMessage` is `SendMessageBatch` too.
+    pub fn is(&self, operation: &str) -> bool {
+        is(&self.operation, operation)
+    }
+
     /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
+}
+
+fn is(asked: &str, operation: &str) -> bool {
+    asked.strip_prefix(operation).is_some_and(|rest| rest.is_empty() || rest == "Batch")
 }
 
 /// What becomes of a request.
@@ -279,9 +288,9 @@ impl HttpProxy {
         lock(&self.shared.state).log.clone()
     }
 
-    /// How often an operation came.
+    /// How often an operation came, [of one entry or of several](HttpRequest::is).
     pub fn count(&self, operation: &str) -> usize {
-        lock(&self.shared.state).log.iter().filter(|other| *other == operation).count()
+        lock(&self.shared.state).log.iter().filter(|other| is(other, operation)).count()
     }
 
     /// Forgets what came.

@@ -165,7 +165,8 @@ impl Alarms {
 pub(crate) struct Sleep {
     clock: Arc<dyn Clock>,
     at: Moment,
-    alarm: Option<Alarm>,
+    /// Who is woken by it.
+    alarm: Option<(Alarm, Waker)>,
 }
 
 impl Sleep {
@@ -184,9 +185,11 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         // The alarm is set before the look, so that a clock moved in between is not missed.
-        let alarm = self.clock.set_alarm(self.at, context.waker().clone());
-        if let Some(old) = self.alarm.replace(alarm) {
-            self.clock.cancel_alarm(old);
+        if !self.alarm.as_ref().is_some_and(|(_, waker)| waker.will_wake(context.waker())) {
+            let alarm = self.clock.set_alarm(self.at, context.waker().clone());
+            if let Some((old, _)) = self.alarm.replace((alarm, context.waker().clone())) {
+                self.clock.cancel_alarm(old);
+            }
         }
         if self.clock.now() >= self.at { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -194,7 +197,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(alarm) = self.alarm.take() {
+        if let Some((alarm, _)) = self.alarm.take() {
             self.clock.cancel_alarm(alarm);
         }
     }

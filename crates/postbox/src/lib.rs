@@ -68,6 +68,8 @@ mod mailbox;
 mod main_loop;
 mod memory;
 mod message;
+#[cfg(feature = "aws")]
+mod near;
 #[cfg(any(feature = "redis", feature = "aws"))]
 mod network;
 mod null;

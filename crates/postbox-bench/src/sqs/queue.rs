@@ -126,12 +126,7 @@ pub(crate) struct Sdk {
 impl Sdk {
     async fn send_batch(&self, numbers: impl Iterator<Item = u64>) {
         let entries = numbers.enumerate().map(|(at, number)| {
-            let mut entry = SendMessageBatchRequestEntry::builder().id(at.to_string()).message_body(text(number));
-            if self.style == Style::Same {
-                let headers = r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","content-type":"application/json"}"#;
-                let value = MessageAttributeValue::builder().data_type("String").string_value(headers).build();
-                entry = entry.message_attributes("postbox.headers", value.expect("it has a type"));
-            }
+            let entry = SendMessageBatchRequestEntry::builder().id(at.to_string()).message_body(text(number));
             entry.build().expect("an id and a body")
         });
         let request = self.client.send_message_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
@@ -157,15 +152,16 @@ fn read(message: &Message) -> String {
 impl Queue for Sdk {
     async fn send(&self, numbers: Range<u64>) {
         match self.style {
-            Style::Single => {
+            Style::Single | Style::Same => {
                 for number in numbers {
-                    let request = self.client.send_message().queue_url(&self.url).message_body(text(number));
+                    let mut request = self.client.send_message().queue_url(&self.url).message_body(text(number));
+                    if self.style == Style::Same {
+                        let headers =
+                            r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","content-type":"application/json"}"#;
+                        let value = MessageAttributeValue::builder().data_type("String").string_value(headers).build();
+                        request = request.message_attributes("postbox.headers", value.expect("it has a type"));
+                    }
                     request.send().await.expect("sent");
-                }
-            }
-            Style::Same => {
-                for number in numbers {
-                    self.send_batch([number].into_iter()).await;
                 }
             }
             Style::Batches => self.send_batch(numbers).await,
@@ -179,23 +175,16 @@ impl Queue for Sdk {
                 .visibility_timeout(30)
                 .message_attribute_names("All")
                 .message_system_attribute_names(Fact::ApproximateReceiveCount)
-                .message_system_attribute_names(Fact::ApproximateFirstReceiveTimestamp)
-                .message_system_attribute_names(Fact::SentTimestamp)
-                .message_system_attribute_names(Fact::MessageGroupId);
+                .message_system_attribute_names(Fact::SentTimestamp);
         }
         let answer = request.wait_time_seconds(WAIT.into()).send().await.expect("received");
         let receipts: Vec<String> = answer.messages().iter().map(read).collect();
         let many = receipts.len();
         match self.style {
-            Style::Single => {
+            Style::Single | Style::Same => {
                 for receipt in receipts {
                     let request = self.client.delete_message().queue_url(&self.url).receipt_handle(receipt);
                     request.send().await.expect("deleted");
-                }
-            }
-            Style::Same => {
-                for receipt in receipts {
-                    self.delete_batch([receipt].into_iter()).await;
                 }
             }
             Style::Batches if many == 0 => {}

@@ -13,9 +13,10 @@ use super::fault::{Fault, fault};
 use super::lane::Entry;
 use super::leases::{Begin, after};
 use super::letter::whole_seconds;
-use super::queue::{Outcome, Queue, Work};
+use super::queue::{Outcome, Queue};
 use crate::backend::{Receipt, Visibility};
 use crate::error::Error;
+use crate::near::Work;
 use crate::network;
 use crate::operation::Answer;
 use crate::promise::{Promise, promise};
@@ -64,29 +65,33 @@ impl Queue {
                         return Err(Error::ReceiptHandleExpired { id: receipt.id });
                     };
                     let (acting, answer) = queue.acting(receipt, wish, until);
-                    queue.push_acts(acting);
+                    queue.push_acts(acting, Vec::<Answer<()>>::new());
                     answer.await
                 })
             }
         });
         let answers = answers.collect();
-        self.push_acts(begun);
-        answers
+        self.push_acts(begun, answers)
     }
 
     /// Removes a delivery, as the last part of an act that has begun.
     pub(super) async fn finish(self: &Arc<Self>, receipt: Receipt) -> Result<(), Error> {
         let (promise, done) = promise(None);
-        self.push_acts([Acting { receipt, change: None, promise }]);
+        self.push_acts([Acting { receipt, change: None, promise }], Vec::<Answer<()>>::new());
         done.await
     }
 
-    fn push_acts(self: &Arc<Self>, acts: impl IntoIterator<Item = Acting>) {
+    /// All of them deletions, or changes, or both; with their answers, if it is all of them.
+    fn push_acts<T: Send + 'static>(
+        self: &Arc<Self>,
+        acts: impl IntoIterator<Item = Acting>,
+        answers: Vec<Answer<T>>,
+    ) -> Vec<Answer<T>> {
         let work: fn(Arc<Queue>, Vec<Acting>) -> Work =
             |queue, entries| Box::pin(async move { queue.act_all(entries).await });
         let (deletes, changes): (Vec<_>, Vec<_>) = acts.into_iter().partition(|act| act.change.is_none());
-        self.work(|queue| &queue.deletes, self.deletes.push(deletes, usize::MAX), work);
-        self.work(|queue| &queue.changes, self.changes.push(changes, usize::MAX), work);
+        let answers = self.put(|queue| &queue.deletes, deletes, work, answers);
+        self.put(|queue| &queue.changes, changes, work, answers)
     }
 
     /// An act that has begun, and its answer. What needs no request is done.
@@ -163,6 +168,23 @@ impl Queue {
     ) -> Pin<Box<dyn Future<Output = Result<Outcome, Fault>> + Send + 'a>> {
         let client = &self.region.client;
         let failed = || self.shown();
+        if let [Acting { receipt, change, .. }] = entries {
+            let handle = receipt.handle.to_string();
+            let done = || Ok((vec![("0".into(), String::new())], Vec::new()));
+            let Some((seconds, _)) = change else {
+                let request = client.delete_message().queue_url(url).receipt_handle(handle).send();
+                return Box::pin(async move {
+                    request.await.map_err(|error| fault(&failed(), error))?;
+                    done()
+                });
+            };
+            let request = client.change_message_visibility().queue_url(url).receipt_handle(handle);
+            let request = request.visibility_timeout(*seconds).send();
+            return Box::pin(async move {
+                request.await.map_err(|error| fault(&failed(), error))?;
+                done()
+            });
+        }
         if entries.iter().all(|entry| entry.change.is_none()) {
             let entries = entries.iter().enumerate().map(|(at, entry)| {
                 let entry = DeleteEntry::builder().id(at.to_string()).receipt_handle(entry.receipt.handle.to_string());

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_sdk_sqs::types::MessageSystemAttributeName as Fact;
+
 use super::fault::{Fault, fault};
 use super::letter::{Content, Dead, Letter, Received, as_millis};
 use super::queue::{Queue, lock};
@@ -14,6 +16,8 @@ use crate::id::{MessageId, ReceiptHandle};
 
 /// For how long letters are taken out to be looked at, in seconds. They are put back when that is done.
 const LOOK: i32 = 60;
+/// What is asked of letters besides: when one died that SQS itself has buried.
+const FACTS: [Fact; 1] = [Fact::ApproximateFirstReceiveTimestamp];
 /// How long to look for a letter that should be there, in seconds.
 const SEARCH: i32 = 1;
 /// How often to ask how far a move is.
@@ -136,7 +140,7 @@ impl Queue {
             // What is said to be there is waited for; SQS does not find everything at the first look.
             let wait = if taken.len() + others.len() < there { SEARCH } else { 0 };
             let many = if which.is_some() { 10 } else { left.min(10) };
-            let found = self.region.receive(&dead.url, many, LOOK, wait, self.is_fifo).await;
+            let found = self.region.receive(&dead.url, many, LOOK, wait, self.is_fifo, &FACTS).await;
             let found = match found {
                 Ok(found) => found,
                 Err(fault) => {

@@ -1,7 +1,8 @@
 //! Those who wait for messages of one queue, and the long polls that they share.
 //!
 //! A poll belongs to nobody: what it brings goes to whoever waits when it comes, and back if nobody does. So ten thousand who wait
-//! need one connection, and one who leaves strands nothing.
+//! need one connection, and one who leaves strands nothing. Only who is alone has a poll of his own, until others come or he
+//! leaves.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -32,6 +33,8 @@ pub(super) struct Desk {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Waiter>,
+    /// Whether somebody has a poll of his own.
+    is_lent: bool,
     polls: Vec<Poll>,
     /// How many polls there may be.
     width: usize,
@@ -54,25 +57,54 @@ pub(super) struct Poll {
     late: Instant,
 }
 
+impl Poll {
+    fn new(max: usize, visibility: Duration, longest: Duration, now: Instant) -> Self {
+        let wait = whole_seconds(longest).clamp(1, LONGEST);
+        let late = after(now, Duration::from_secs(wait.unsigned_abs().into()) + GRACE);
+        Poll { max: max.min(FULL), visibility, wait, late }
+    }
+
+    /// For somebody who is the only one.
+    pub(super) fn alone(request: Receive) -> Self {
+        Self::new(request.max, request.visibility, request.wait, Instant::now())
+    }
+}
+
+/// After how long somebody may leave with nothing.
+pub(super) fn patience(wait: Duration) -> Duration {
+    // A poll for less than a second lasts a second.
+    if wait < Duration::from_secs(1) { wait } else { wait + GRACE }
+}
+
 impl Desk {
     pub(super) fn new(gathers: bool, is_fifo: bool) -> Self {
         Desk { state: Mutex::default(), gathers, is_fifo }
     }
 
-    /// Takes somebody who waits. How long until he may leave with nothing.
-    pub(super) fn join(&self, request: Receive, promise: Promise<Vec<Delivery>>) -> Duration {
+    /// Whether somebody may wait by himself, since nobody else does; he says when that has ended.
+    pub(super) fn lend(&self) -> bool {
+        let mut state = lock(&self.state);
+        let can_lend = !state.is_lent && state.waiting.is_empty() && state.polls.is_empty();
+        state.is_lent |= can_lend;
+        can_lend
+    }
+
+    pub(super) fn take_back(&self) {
+        lock(&self.state).is_lent = false;
+    }
+
+    /// Takes somebody who waits.
+    pub(super) fn join(&self, request: Receive, promise: Promise<Vec<Delivery>>) {
         let until = after(Instant::now(), request.wait);
         let waiter = Waiter { max: request.max, visibility: request.visibility, until, promise };
         lock(&self.state).waiting.push_back(waiter);
-        // A poll for less than a second lasts a second.
-        if request.wait < Duration::from_secs(1) { request.wait } else { request.wait + GRACE }
     }
 
     /// The next poll, if those who wait need one more.
     pub(super) fn plan(&self) -> Option<Poll> {
         let mut state = lock(&self.state);
         state.waiting.retain(|waiter| !waiter.promise.is_void());
-        let State { waiting, polls, width } = &mut *state;
+        let State { waiting, polls, width, .. } = &mut *state;
         let now = Instant::now();
         let mut seen: Vec<Duration> = Vec::new();
         for visibility in waiting.iter().map(|waiter| waiter.visibility) {
@@ -97,9 +129,7 @@ impl Desk {
                 continue;
             }
             let longest = alike().map(|waiter| waiter.until.saturating_duration_since(now)).max().unwrap_or_default();
-            let wait = whole_seconds(longest).clamp(1, LONGEST);
-            let late = after(now, Duration::from_secs(wait.unsigned_abs().into()) + GRACE);
-            let poll = Poll { max: missing.min(FULL), visibility, wait, late };
+            let poll = Poll::new(missing, visibility, longest, now);
             polls.push(poll);
             return Some(poll);
         }

@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
-use aws_sdk_sqs::config::SharedHttpClient;
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
+use aws_sdk_sqs::config::{AsyncSleep, SharedHttpClient, StalledStreamProtectionConfig};
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
 use super::queue::lock;
@@ -14,6 +14,7 @@ use super::region::Manners;
 use super::replies::DynamoDbReplyStore;
 use super::{Inner, SqsBackend};
 use crate::address::{Uri, decoded};
+use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
 use crate::network;
 use crate::operation::Answer;
@@ -49,7 +50,21 @@ pub fn defaults() -> ConfigLoader {
         .operation_attempt_timeout(ATTEMPT)
         .operation_timeout(ALL_ATTEMPTS)
         .build();
-    aws_config::defaults(BehaviorVersion::latest()).http_client(HTTP.clone()).timeout_config(patience)
+    aws_config::defaults(BehaviorVersion::latest())
+        .http_client(HTTP.clone())
+        .timeout_config(patience)
+        .sleep_impl(Alarms)
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+}
+
+/// The library's own alarms, for the SDK: the runtime's timers wake the very thread that sets them, at each request.
+#[derive(Debug)]
+struct Alarms;
+
+impl AsyncSleep for Alarms {
+    fn sleep(&self, duration: Duration) -> aws_sdk_sqs::config::Sleep {
+        aws_sdk_sqs::config::Sleep::new(Sleep::for_(SystemClock::shared(), duration))
+    }
 }
 
 /// What the environment, the profile and the URI say, credentials by the SDK's own chain.

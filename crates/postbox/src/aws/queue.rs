@@ -1,7 +1,6 @@
 //! One queue, as all handles of a mailbox in this process share it.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -11,16 +10,17 @@ use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute}
 use super::act::Acting;
 use super::desk::Desk;
 use super::fault::{Fault, fault};
-use super::lane::{Entry, Lane, Request};
+use super::lane::{Entry, FULL, Lane, Request};
 use super::leases::Leases;
 use super::name;
 use super::receive::Receiving;
 use super::region::{Facts, Region};
 use super::send::Sending;
 use crate::address::MailboxName;
-use crate::awake::UnderWay;
+use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
-use crate::network;
+use crate::near::{self, Work};
+use crate::operation::Answer;
 
 /// What every server takes as a batch, in bytes.
 pub(super) const SURE_BYTES: usize = 256 << 10;
@@ -58,7 +58,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What a batch came to: the entries that are done, with what came of them, and those that failed.
 pub(super) type Outcome = (Vec<(String, String)>, Vec<BatchResultErrorEntry>);
 
-pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Done when this is dropped, whatever the reason.
+pub(super) struct Ends<F: FnMut()>(pub(super) F);
+
+impl<F: FnMut()> Drop for Ends<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
 
 /// A redrive policy, as SQS writes it.
 fn policy(arn: &str, most: u32) -> String {
@@ -274,8 +281,33 @@ impl Queue {
         Ok(facts)
     }
 
+    /// Takes entries for a lane, with all their answers, if anybody waits for these. Those that are alone are sent by whoever
+    /// waits.
+    pub(super) fn put<J: Entry + Send + 'static, T: Send + 'static>(
+        self: &Arc<Self>,
+        lane: fn(&Queue) -> &Lane<J>,
+        entries: Vec<J>,
+        request: fn(Arc<Queue>, Vec<J>) -> Work,
+        mut answers: Vec<Answer<T>>,
+    ) -> Vec<Answer<T>> {
+        let is_one_request = (1..=FULL).contains(&entries.len());
+        if is_one_request && !answers.is_empty() && near::is_home() && lane(self).lend() {
+            let queue = Arc::clone(self);
+            let work = Box::pin(async move {
+                let _ends = Ends(|| lane(&queue).take_back());
+                request(Arc::clone(&queue), entries).await;
+            });
+            let first = answers.remove(0);
+            answers.insert(0, near::own(|_| work, first));
+            return answers;
+        }
+        let ready = lane(self).push(entries, self.most_bytes.load(Ordering::Relaxed));
+        self.work(lane, ready, request);
+        answers
+    }
+
     /// Sends what a lane has ready, and then what it has ready by then.
-    pub(super) fn work<J: Entry + Send + 'static>(
+    fn work<J: Entry + Send + 'static>(
         self: &Arc<Self>,
         lane: fn(&Queue) -> &Lane<J>,
         requests: Vec<Request<J>>,
@@ -283,11 +315,13 @@ impl Queue {
     ) {
         for (number, entries) in requests {
             let queue = Arc::clone(self);
-            network::spawn(async move {
+            near::spawn(Box::pin(async move {
+                let _ends = Ends(|| {
+                    let next = lane(&queue).done(number, queue.most_bytes.load(Ordering::Relaxed));
+                    queue.work(lane, next, request);
+                });
                 request(Arc::clone(&queue), entries).await;
-                let next = lane(&queue).done(number, queue.most_bytes.load(Ordering::Relaxed));
-                queue.work(lane, next, request);
-            });
+            }));
         }
     }
 
@@ -307,11 +341,7 @@ impl Queue {
                 if left.is_empty() {
                     break;
                 }
-                let answer = {
-                    let _under_way = UnderWay::begin();
-                    ask(&left).await
-                };
-                let (done, failed) = match answer {
+                let (done, failed) = match ask(&left).await {
                     Ok(answer) => answer,
                     // One of them may be why, and the others are not to suffer for it.
                     Err(fault) if left.len() > 1 && fault.is_about_content() => {
@@ -346,7 +376,7 @@ impl Queue {
                 }
                 left = again;
                 if !left.is_empty() {
-                    tokio::time::sleep(crate::receive::pause_after(attempt)).await;
+                    Sleep::for_(SystemClock::shared(), crate::receive::pause_after(attempt)).await;
                 }
             }
         }

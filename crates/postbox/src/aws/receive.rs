@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::desk::{Poll, patience};
 use super::lane::Entry;
 use super::leases::after;
 use super::letter::whole_seconds;
-use super::queue::Queue;
-use crate::awake::UnderWay;
+use super::queue::{Ends, Queue};
 use crate::backend::{Delivery, Receipt, Receive, Visibility};
 use crate::cancellation::unless;
 use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
-use crate::network;
+use crate::near::{self, Heard, Work};
 use crate::operation::Answer;
 use crate::promise::{Promise, promise};
 
@@ -45,20 +45,17 @@ impl Queue {
         let back = Arc::clone(self);
         let (promise, found) = promise(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
         let entry = Receiving { max: request.max, visibility: request.visibility, promise };
-        let ready = self.receives.push([entry], usize::MAX);
-        self.work(
-            |queue| &queue.receives,
-            ready,
-            |queue, entries| Box::pin(async move { queue.receive_all(entries).await }),
-        );
-        Answer::from_future(found)
+        let request: fn(Arc<Queue>, Vec<Receiving>) -> Work =
+            |queue, entries| Box::pin(async move { queue.receive_all(entries).await });
+        let mut answers = self.put(|queue| &queue.receives, vec![entry], request, vec![Answer::from_future(found)]);
+        answers.pop().expect("there is one")
     }
 
     async fn receive_all(self: &Arc<Self>, mut entries: Vec<Receiving>) {
         entries.retain(|entry| !entry.promise.is_void());
         let Some(visibility) = entries.first().map(|entry| entry.visibility) else { return };
         let max = entries.iter().map(|entry| entry.max).sum();
-        match self.lease(max, visibility, 0).await {
+        match self.lease(max, visibility, None).await {
             Ok(found) => {
                 let mut found = found.into_iter();
                 for entry in entries {
@@ -70,18 +67,21 @@ impl Queue {
         }
     }
 
-    /// Asks for messages, and keeps their leases.
-    async fn lease(self: &Arc<Self>, max: usize, visibility: Duration, wait: i32) -> Result<Vec<Delivery>, Error> {
+    /// Asks for messages, and keeps their leases. Who waits for them, waits for so many seconds, and says when the answer came.
+    async fn lease(
+        self: &Arc<Self>,
+        max: usize,
+        visibility: Duration,
+        waits: Option<(i32, &Heard)>,
+    ) -> Result<Vec<Delivery>, Error> {
         let facts = self.facts().await?;
         let asked = Instant::now();
         let seconds = whole_seconds(visibility);
-        let found = {
-            let _under_way = UnderWay::begin();
-            self.region.receive(&facts.url, max, seconds, wait, self.is_fifo).await
-        };
+        let wait = waits.map_or(0, |waits| waits.0);
+        let found = self.region.receive(&facts.url, max, seconds, wait, self.is_fifo, &[]).await;
         let found = found.map_err(|fault| self.failed(fault))?;
         // Who does not wait is handed the lease somewhere between question and answer; who waits, near the answer.
-        let start = if wait == 0 { asked } else { Instant::now() };
+        let start = waits.map_or(asked, |(_, heard)| heard.since());
         let until = after(start, Duration::from_secs(seconds.unsigned_abs().into()));
         found.iter().for_each(|received| self.leases.add(received, until));
         Ok(found.into_iter().map(|received| received.delivery).collect())
@@ -101,8 +101,16 @@ impl Queue {
     fn wait(self: &Arc<Self>, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         let back = Arc::clone(self);
         let (promise, found) = promise(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
-        let late = self.desk.join(request, promise);
-        self.poll();
+        let late = patience(request.wait);
+        let found = Answer::from_future(found);
+        let found = if near::is_home() && self.desk.lend() {
+            let queue = Arc::clone(self);
+            near::own(move |heard| Box::pin(async move { queue.wait_alone(request, promise, &heard).await }), found)
+        } else {
+            self.desk.join(request, promise);
+            self.poll();
+            found
+        };
         Answer::from_future(async move {
             let clock = SystemClock::shared();
             let end = clock.now().after(late);
@@ -113,21 +121,48 @@ impl Queue {
         })
     }
 
+    /// A poll for somebody who is the only one. If it brings nothing in his time, he joins the others.
+    async fn wait_alone(self: Arc<Self>, request: Receive, promise: Promise<Vec<Delivery>>, heard: &Heard) {
+        let ends = Ends(|| self.desk.take_back());
+        let (asked, until) = (Instant::now(), after(Instant::now(), request.wait));
+        let poll = Poll::alone(request);
+        let found = self.lease(poll.max, poll.visibility, Some((poll.wait, heard))).await;
+        drop(ends);
+        pause_if_early(&found, asked).await;
+        let left = until.saturating_duration_since(Instant::now());
+        match found {
+            // Others may have come since.
+            Ok(found) if promise.is_void() => {
+                self.give_back(self.desk.deliver(poll, Ok(found)));
+                self.poll();
+            }
+            Ok(found) if found.is_empty() && !left.is_zero() => {
+                self.desk.join(Receive { wait: left, ..request }, promise);
+                self.poll();
+            }
+            found => promise.fulfil(found),
+        }
+    }
+
     /// Starts as many long polls as those who wait need.
     fn poll(self: &Arc<Self>) {
         while let Some(poll) = self.desk.plan() {
             let queue = Arc::clone(self);
-            network::spawn(async move {
+            near::spawn(Box::pin(async move {
                 let asked = Instant::now();
-                let found = queue.lease(poll.max, poll.visibility, poll.wait).await;
-                // A server that does not wait is not asked all the time.
-                if matches!(&found, Ok(found) if found.is_empty()) && asked.elapsed() < EARLY {
-                    tokio::time::sleep(EARLY).await;
-                }
+                let found = queue.lease(poll.max, poll.visibility, Some((poll.wait, &Heard::default()))).await;
+                pause_if_early(&found, asked).await;
                 let left = queue.desk.deliver(poll, found);
                 queue.give_back(left);
                 queue.poll();
-            });
+            }));
         }
+    }
+}
+
+/// A server that does not wait is not asked all the time.
+async fn pause_if_early(found: &Result<Vec<Delivery>, Error>, asked: Instant) {
+    if matches!(found, Ok(found) if found.is_empty()) && asked.elapsed() < EARLY {
+        Sleep::for_(SystemClock::shared(), EARLY).await;
     }
 }

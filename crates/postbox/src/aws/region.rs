@@ -134,7 +134,7 @@ impl Region {
         })
     }
 
-    /// Leases messages of a queue.
+    /// Leases messages of a queue, and asks for facts besides those that every delivery has.
     pub(super) async fn receive(
         &self,
         url: &str,
@@ -142,8 +142,12 @@ impl Region {
         visibility: i32,
         wait: i32,
         is_fifo: bool,
+        besides: &[Fact],
     ) -> Result<Vec<Received>, Fault> {
         let client = if wait == 0 { &self.client } else { &self.waiting };
+        let mut names = vec![Fact::ApproximateReceiveCount, Fact::SentTimestamp];
+        names.extend(is_fifo.then_some(Fact::MessageGroupId));
+        names.extend_from_slice(besides);
         let request = client
             .receive_message()
             .queue_url(url)
@@ -151,10 +155,7 @@ impl Region {
             .visibility_timeout(visibility)
             .wait_time_seconds(wait)
             .message_attribute_names("All")
-            .message_system_attribute_names(Fact::ApproximateReceiveCount)
-            .message_system_attribute_names(Fact::ApproximateFirstReceiveTimestamp)
-            .message_system_attribute_names(Fact::SentTimestamp)
-            .message_system_attribute_names(Fact::MessageGroupId)
+            .set_message_system_attribute_names(Some(names))
             // If the answer is lost, the same messages come again.
             .set_receive_request_attempt_id(is_fifo.then(|| new_uuid().to_string()));
         let answer = request.send().await.map_err(|error| fault(&self.at(url), error))?;

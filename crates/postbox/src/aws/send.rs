@@ -1,19 +1,21 @@
 //! Sending: letters into batches.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry as SendEntry;
 
-use super::fault::fault;
+use super::fault::{Fault, fault};
 use super::lane::Entry;
 use super::letter::{Content, Letter, whole_seconds};
-use super::queue::{Queue, SURE_BYTES};
+use super::queue::{Outcome, Queue, SURE_BYTES};
 use super::region::Facts;
 use crate::backend::Outgoing;
 use crate::error::Error;
 use crate::id::MessageId;
+use crate::near::Work;
 use crate::operation::Answer;
 use crate::promise::{Promise, promise};
 
@@ -45,9 +47,9 @@ impl Queue {
             Sending { message, promise }
         });
         let entries: Vec<_> = entries.collect();
-        let ready = self.sends.push(entries, self.most_bytes.load(Ordering::Relaxed));
-        self.work(|queue| &queue.sends, ready, |queue, entries| Box::pin(async move { queue.send_all(entries).await }));
-        answers
+        let request: fn(Arc<Queue>, Vec<Sending>) -> Work =
+            |queue, entries| Box::pin(async move { queue.send_all(entries).await });
+        self.put(|queue| &queue.sends, entries, request, answers)
     }
 
     async fn send_all(&self, entries: Vec<Sending>) {
@@ -89,22 +91,7 @@ impl Queue {
     }
 
     async fn send_part(&self, facts: &Facts, entries: Vec<(Sending, Letter)>) {
-        let ask = |entries: &[(Sending, Letter)]| {
-            let entries = entries.iter().enumerate().map(|(at, (entry, letter))| self.entry(facts, at, entry, letter));
-            let request = self
-                .region
-                .client
-                .send_message_batch()
-                .queue_url(&facts.url)
-                .set_entries(Some(entries.collect()))
-                .send();
-            async {
-                let answer = request.await.map_err(|error| fault(&self.shown(), error))?;
-                let sent = answer.successful.into_iter().map(|entry| (entry.id, entry.message_id));
-                Ok((sent.collect(), answer.failed))
-            }
-        };
-        let results = self.patiently(entries, ask).await;
+        let results = self.patiently(entries, |entries| self.ask_sends(facts, entries)).await;
         for ((entry, _), result) in results {
             // A message that may be one that was sent before has the queue's own id: that of the first.
             let id = result.map_err(|fault| self.failed(fault)).map(|sent| match deduplicates(&entry.message) {
@@ -113,6 +100,39 @@ impl Queue {
             });
             entry.promise.fulfil(id);
         }
+    }
+
+    fn ask_sends<'a>(
+        &'a self,
+        facts: &Facts,
+        entries: &[(Sending, Letter)],
+    ) -> Pin<Box<dyn Future<Output = Result<Outcome, Fault>> + Send + 'a>> {
+        let client = &self.region.client;
+        let mut entries: Vec<SendEntry> =
+            entries.iter().enumerate().map(|(at, (entry, letter))| self.entry(facts, at, entry, letter)).collect();
+        if entries.len() == 1
+            && let Some(entry) = entries.pop()
+        {
+            let request = client
+                .send_message()
+                .queue_url(&facts.url)
+                .message_body(entry.message_body)
+                .set_message_attributes(entry.message_attributes)
+                .set_delay_seconds(entry.delay_seconds)
+                .set_message_group_id(entry.message_group_id)
+                .set_message_deduplication_id(entry.message_deduplication_id)
+                .send();
+            return Box::pin(async move {
+                let answer = request.await.map_err(|error| fault(&self.shown(), error))?;
+                Ok((vec![(entry.id, answer.message_id.unwrap_or_default())], Vec::new()))
+            });
+        }
+        let request = client.send_message_batch().queue_url(&facts.url).set_entries(Some(entries)).send();
+        Box::pin(async move {
+            let answer = request.await.map_err(|error| fault(&self.shown(), error))?;
+            let sent = answer.successful.into_iter().map(|entry| (entry.id, entry.message_id));
+            Ok((sent.collect(), answer.failed))
+        })
     }
 
     fn entry(&self, facts: &Facts, at: usize, entry: &Sending, letter: &Letter) -> SendEntry {

@@ -196,7 +196,9 @@ impl Aws {
         Aws { place: crate::aws::Scratch::at(&moto, &crate::aws::dynamodb()), suffix, differences }
     }
 
+    /// With callers on a runtime that runs by itself, which make their requests there.
     fn ministack(suffix: &'static str) -> Self {
+        crate::aws::stay_on_a_runtime();
         // Its own DynamoDB, for a second opinion.
         let ministack = crate::aws::ministack();
         Aws { place: crate::aws::Scratch::at(&ministack, &ministack), suffix, differences: &[] }

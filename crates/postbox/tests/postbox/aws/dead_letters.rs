@@ -56,7 +56,7 @@ fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
         let jobs = place.jobs();
         jobs.send(&7).blocking().unwrap();
         let message = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
-        place.first(usize::MAX, "DeleteMessageBatch", Fate::internal);
+        place.first(usize::MAX, "DeleteMessage", Fate::internal);
         assert_passing(&message.dead_letter("why").blocking().unwrap_err(), &place.name);
         assert_eq!(place.others().counts().blocking().unwrap(), Counts::new(0, 0, 1, 1));
         place.proxy.calm();

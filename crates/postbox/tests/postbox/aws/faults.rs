@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use postbox::*;
 use postbox_test_servers::{Fate, Moto, REGION};
-use serde_json::json;
 
 use super::{
     HOURS, LONG, Place, SECRET, TOKEN, answer, assert_passing, begin, client, end, ministack, moto, refusal, shown,
@@ -62,7 +61,7 @@ fn assert_once(stage: &Stage, many: usize, is_lost: bool) {
 const VERBS: &[Verb] = &[
     Verb {
         name: "send",
-        operation: "SendMessageBatch",
+        operation: "SendMessage",
         prepare: nothing,
         act: |stage| stage.jobs.send(&7).blocking().map(|id| stage.ids.lock().unwrap().push(id)),
         check: |stage, is_lost| {
@@ -73,7 +72,7 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "send_batch",
-        operation: "SendMessageBatch",
+        operation: "SendMessage",
         prepare: nothing,
         act: |stage| {
             let sent = stage.jobs.send_batch(&[1, 2, 3]).blocking()?;
@@ -119,21 +118,21 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "acknowledge",
-        operation: "DeleteMessageBatch",
+        operation: "DeleteMessage",
         prepare: one_lease,
         act: |stage| held(stage).acknowledge().blocking(),
         check: |stage, _| assert_eq!(stage.others.approximate_count().blocking().unwrap(), 0),
     },
     Verb {
         name: "nack",
-        operation: "ChangeMessageVisibilityBatch",
+        operation: "ChangeMessageVisibility",
         prepare: one_lease,
         act: |stage| held(stage).nack().blocking(),
         check: |stage, _| assert_eq!(take_all(&stage.others)[0].delivery_count, 2),
     },
     Verb {
         name: "extend",
-        operation: "ChangeMessageVisibilityBatch",
+        operation: "ChangeMessageVisibility",
         prepare: one_lease,
         act: |stage| held(stage).extend_visibility(Duration::from_secs(900)).blocking(),
         check: |stage, _| {
@@ -142,7 +141,7 @@ const VERBS: &[Verb] = &[
         },
     },
     Verb { name: "dead_letter, written", operation: "SendMessage", ..BURY },
-    Verb { name: "dead_letter, removed", operation: "DeleteMessageBatch", ..BURY },
+    Verb { name: "dead_letter, removed", operation: "DeleteMessage", ..BURY },
     Verb {
         name: "purge",
         operation: "PurgeQueue",
@@ -334,7 +333,7 @@ fn a_lost_reply_to_a_deletion_leaves_nothing_behind_on_either_server() {
         let jobs = place.jobs();
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
-        place.first(1, "DeleteMessageBatch", || Fate::DropReply);
+        place.first(1, "DeleteMessage", || Fate::DropReply);
         match message.acknowledge().blocking() {
             Ok(()) | Err(Error::ReceiptHandleExpired { .. }) => {}
             other => panic!("{other:?}"),
@@ -412,7 +411,7 @@ fn a_reply_that_does_not_come_is_asked_for_again() {
     let message = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
     let mut stalled = Vec::new();
     place.proxy.on(move |request| {
-        let is_first = !stalled.contains(&request.operation) && request.operation.ends_with("Batch");
+        let is_first = !stalled.contains(&request.operation) && !request.is("ReceiveMessage");
         stalled.push(request.operation.clone());
         if is_first { Fate::StallReply } else { Fate::Pass }
     });
@@ -420,7 +419,7 @@ fn a_reply_that_does_not_come_is_asked_for_again() {
     place.proxy.wait_until_held(2);
     end([sent]).remove(0).unwrap();
     end([done]).remove(0).unwrap();
-    assert_eq!(place.proxy.count("SendMessageBatch"), 3);
+    assert_eq!(place.proxy.count("SendMessage"), 3);
     place.proxy.calm();
     let got = take_all(&jobs);
     assert_eq!(got.iter().map(|message| message.body).collect::<Vec<_>>(), [2], "stored once");
@@ -477,9 +476,7 @@ fn refusals_that_pass_are_known_by_either_code() {
     for code in ["AWS.SimpleQueueService.MessageNotInflight", "MessageNotInflight"] {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
-        place.proxy.on(move |_| {
-            answer(200, json!({ "Failed": [{ "Id": "0", "Code": code, "SenderFault": true, "Message": "late" }] }))
-        });
+        place.proxy.on(move |_| refusal("MessageNotInflight", code, "late"));
         assert!(matches!(message.nack().blocking(), Err(Error::ReceiptHandleExpired { .. })), "{code}");
         place.proxy.calm();
     }

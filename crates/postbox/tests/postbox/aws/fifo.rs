@@ -44,7 +44,7 @@ fn order_is_kept_across_requests_and_failures() {
         jobs.acknowledge_batch(&some).blocking().unwrap().into_iter().for_each(|done| done.unwrap());
     }
     assert_eq!(bodies, (0..65).collect::<Vec<_>>());
-    assert_eq!(place.proxy.count("SendMessageBatch"), 1 + 7 + 3);
+    assert_eq!(place.proxy.count("SendMessage"), 1 + 7 + 3);
 }
 
 /// SQS may bring several messages of a group in one answer: those are for one receiver, or two would work on a group at once.
@@ -115,7 +115,7 @@ fn a_repetition_has_the_id_of_the_first_also_if_a_reply_was_lost() {
     let place = fifo(ministack());
     let jobs = place.jobs();
     let send = || jobs.send(&1).deduplication_id("once").blocking().unwrap();
-    place.first(1, "SendMessageBatch", || Fate::DropReply);
+    place.first(1, "SendMessage", || Fate::DropReply);
     let first = send();
     assert_eq!(send(), first);
     let message = jobs.receive().blocking().unwrap().remove(0);

@@ -16,7 +16,7 @@ fn hold_first(proxy: &HttpProxy, operation: &'static str) -> Arc<Mutex<Vec<Value
     proxy.on({
         let asked = Arc::clone(&asked);
         move |request| {
-            if request.operation != operation {
+            if !request.is(operation) {
                 return Fate::Pass;
             }
             let mut asked = asked.lock().unwrap();
@@ -28,7 +28,7 @@ fn hold_first(proxy: &HttpProxy, operation: &'static str) -> Arc<Mutex<Vec<Value
 }
 
 fn entries(requests: &Mutex<Vec<Value>>) -> Vec<usize> {
-    requests.lock().unwrap().iter().map(|request| request["Entries"].as_array().map_or(0, Vec::len)).collect()
+    requests.lock().unwrap().iter().map(|request| request["Entries"].as_array().map_or(1, Vec::len)).collect()
 }
 
 #[test]
@@ -42,13 +42,7 @@ fn a_lone_operation_is_one_request() {
         message.nack().blocking().unwrap();
         let message = jobs.receive().wait_time(super::LONG).blocking().unwrap().remove(0);
         message.acknowledge().blocking().unwrap();
-        let requests = [
-            "SendMessageBatch",
-            "ReceiveMessage",
-            "ChangeMessageVisibilityBatch",
-            "ReceiveMessage",
-            "DeleteMessageBatch",
-        ];
+        let requests = ["SendMessage", "ReceiveMessage", "ChangeMessageVisibility", "ReceiveMessage", "DeleteMessage"];
         assert_eq!(place.proxy.requests(), requests);
     }
 }
@@ -57,7 +51,7 @@ fn a_lone_operation_is_one_request() {
 fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
     let place = Place::moto();
     let jobs = place.jobs();
-    let asked = hold_first(&place.proxy, "SendMessageBatch");
+    let asked = hold_first(&place.proxy, "SendMessage");
     let mut sends = vec![begin(jobs.send(&0))];
     place.proxy.wait_until_held(1);
     sends.extend((1..=64).map(|number| begin(jobs.send(&number))));
@@ -65,11 +59,11 @@ fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
     place.proxy.calm();
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
-    assert_eq!(place.proxy.count("SendMessageBatch"), 8, "the other four together");
+    assert_eq!(place.proxy.count("SendMessage"), 8, "the other four together");
 
     let messages = take_all(&jobs);
     assert_eq!(messages.len(), 65);
-    let asked = hold_first(&place.proxy, "DeleteMessageBatch");
+    let asked = hold_first(&place.proxy, "DeleteMessage");
     let mut done = vec![begin(messages[0].acknowledge())];
     place.proxy.wait_until_held(1);
     done.extend(messages[1..].iter().map(|message| begin(message.acknowledge())));
@@ -77,7 +71,7 @@ fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
     place.proxy.calm();
     end(done).into_iter().for_each(|done| done.unwrap());
-    assert_eq!(place.proxy.count("DeleteMessageBatch"), 8);
+    assert_eq!(place.proxy.count("DeleteMessage"), 8);
     assert_eq!(place.others().approximate_count().blocking().unwrap(), 0);
 }
 
@@ -116,7 +110,7 @@ fn without_gathering_each_operation_is_a_request_of_its_own() {
         let place = Place::new(moto(), suffix);
         let jobs = place.mailbox(place.builder().create_missing(true).gather(false));
         jobs.create().blocking().unwrap();
-        hold_first(&place.proxy, "SendMessageBatch");
+        hold_first(&place.proxy, "SendMessage");
         let mut sends = vec![begin(jobs.send(&0))];
         place.proxy.wait_until_held(1);
         sends.extend((1..=12).map(|number| begin(jobs.send(&number))));
@@ -124,7 +118,7 @@ fn without_gathering_each_operation_is_a_request_of_its_own() {
         place.proxy.calm();
         end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
         end([batch]).remove(0).unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
-        assert_eq!(place.proxy.count("SendMessageBatch"), 14, "{suffix}: a batch of the caller's stays one");
+        assert_eq!(place.proxy.count("SendMessage"), 14, "{suffix}: a batch of the caller's stays one");
         let messages = take_all(&place.others());
         assert_eq!(messages.len(), 16);
     }
@@ -148,8 +142,8 @@ fn requests_are_no_larger_than_sqs_takes() {
                 });
                 entry["MessageBody"].as_str().map_or(0, str::len) + attributes.sum::<usize>()
             };
-            let entries = value["Entries"].as_array().cloned().unwrap_or_default();
-            if request.operation == "SendMessageBatch" {
+            if request.is("SendMessage") {
+                let entries = value["Entries"].as_array().cloned().unwrap_or_else(|| vec![value]);
                 sizes.lock().unwrap().push((entries.len(), entries.iter().map(size).sum::<usize>()));
             }
             Fate::Pass
@@ -305,7 +299,8 @@ fn a_request_that_is_refused_is_divided() {
         let jobs = place.jobs();
         place.proxy.on(|request| {
             let is_bad = |entry: &Value| entry["MessageBody"] == "5";
-            match json(request)["Entries"].as_array().is_some_and(|entries| entries.iter().any(is_bad)) {
+            let request = json(request);
+            match request["Entries"].as_array().map_or_else(|| is_bad(&request), |all| all.iter().any(is_bad)) {
                 true => super::refusal("InvalidParameterValue", "InvalidParameterValue", "not five"),
                 false => Fate::Pass,
             }
@@ -316,7 +311,7 @@ fn a_request_that_is_refused_is_divided() {
         sends.extend((1..=8).map(|number| begin(jobs.send(&number))));
         place.proxy.stall(false);
         let results = end(sends);
-        assert_eq!(place.proxy.count("SendMessageBatch"), 1 + 1 + 8);
+        assert_eq!(place.proxy.count("SendMessage"), 1 + 1 + 8);
         let refused: Vec<_> = (0..).zip(&results).filter(|(_, result)| result.is_err()).map(|(at, _)| at).collect();
         assert_eq!(refused, [5], "{results:?}");
         assert!(shown(results[5].as_ref().unwrap_err()).contains("not five"));

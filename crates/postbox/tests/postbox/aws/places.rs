@@ -330,7 +330,7 @@ fn a_message_that_is_too_large_is_named_with_both_sizes() {
     place.proxy.reset_counts();
     let error = texts.send(&"x".repeat(1 << 20)).blocking().unwrap_err();
     assert!(matches!(error, Error::InvalidParameter { .. }), "{error:?}");
-    assert_eq!(place.proxy.count("SendMessageBatch"), 0);
+    assert_eq!(place.proxy.count("SendMessage"), 0);
 }
 
 #[test]

@@ -81,14 +81,14 @@ fn of_two_acts_at_once_one_succeeds() {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
         place.proxy.reset_counts();
-        place.first(1, "DeleteMessageBatch", || Fate::Stall);
+        place.first(1, "DeleteMessage", || Fate::Stall);
         let acts = [message.acknowledge(), message.acknowledge(), message.extend_visibility(HOURS)].map(begin);
         place.proxy.wait_until_held(1);
         place.proxy.calm();
         let mut results = end(acts);
         results.remove(0).unwrap();
         results.into_iter().for_each(assert_expired);
-        assert_eq!(place.proxy.requests(), ["DeleteMessageBatch"]);
+        assert_eq!(place.proxy.requests(), ["DeleteMessage"]);
     }
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
@@ -99,7 +99,7 @@ fn an_act_that_failed_leaves_the_receipt_to_the_next() {
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
-    place.first(3, "DeleteMessageBatch", Fate::internal);
+    place.first(3, "DeleteMessage", Fate::internal);
     let acts = [message.acknowledge(), message.acknowledge(), message.acknowledge()].map(begin);
     let results = end(acts);
     assert!(results[0].as_ref().is_err_and(Error::is_transient), "{results:?}");
@@ -120,7 +120,7 @@ fn an_extension_by_less_than_is_left_asks_for_nothing() {
     assert_eq!(place.proxy.requests(), [""; 0]);
     message.extend_visibility(Duration::from_secs(301)).blocking().unwrap();
     message.extend_visibility(Duration::from_secs(300)).blocking().unwrap();
-    assert_eq!(place.proxy.requests(), ["ChangeMessageVisibilityBatch"]);
+    assert_eq!(place.proxy.requests(), ["ChangeMessageVisibility"]);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn an_act_whose_lease_ends_before_its_turn_is_refused() {
     let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
     let short = jobs.receive().max_messages(2).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
     place.proxy.reset_counts();
-    place.first(1, "DeleteMessageBatch", || Fate::Stall);
+    place.first(1, "DeleteMessage", || Fate::Stall);
     let first = begin(long.acknowledge());
     place.proxy.wait_until_held(1);
     let late: Vec<_> = short.iter().map(|message| begin(message.acknowledge())).collect();
@@ -153,7 +153,7 @@ fn an_act_whose_lease_ends_before_its_turn_is_refused() {
     place.proxy.calm();
     end([first]).remove(0).unwrap();
     end(late).into_iter().for_each(assert_expired);
-    assert_eq!(place.proxy.requests(), ["DeleteMessageBatch"]);
+    assert_eq!(place.proxy.requests(), ["DeleteMessage"]);
     assert_eq!(super::take_all(&place.others()).len(), 2);
 }
 
@@ -174,13 +174,22 @@ fn refusals_of_sqs_are_what_they_mean() {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
         let text = "Value AQEB for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.";
-        place.proxy.on(move |_| {
-            answer(200, json!({ "Failed": [{ "Id": "0", "Code": code, "SenderFault": true, "Message": text }] }))
-        });
+        place.proxy.on(move |_| refusal(code, code, text));
         assert_expired(message.acknowledge().blocking());
         place.proxy.reset_counts();
         assert_expired(message.acknowledge().blocking());
         assert_eq!(place.proxy.requests(), [""; 0], "it is known to have ended");
+        place.proxy.calm();
+        // The same of an entry of a batch.
+        jobs.send_batch(&[1, 2]).blocking().unwrap();
+        let messages = jobs.receive().max_messages(2).blocking().unwrap();
+        place.proxy.on(move |_| {
+            let failed = json!([{ "Id": "1", "Code": code, "SenderFault": true, "Message": text }]);
+            answer(200, json!({ "Successful": [{ "Id": "0" }], "Failed": failed }))
+        });
+        let mut done = jobs.acknowledge_batch(&messages).blocking().unwrap();
+        assert_expired(done.remove(1));
+        done.remove(0).unwrap();
         place.proxy.calm();
     }
 }

@@ -38,7 +38,7 @@ fn assert_given_back(place: &Place, leave: impl FnOnce()) {
     leave();
     let others = place.others();
     others.send(&7).blocking().unwrap();
-    place.proxy.wait_for("ChangeMessageVisibilityBatch", 1);
+    place.proxy.wait_for("ChangeMessageVisibility", 1);
     let got = others.receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap();
     assert_eq!(got[0].body, 7);
 }
@@ -83,7 +83,7 @@ fn a_receive_that_does_not_wait_and_is_dropped_strands_nothing() {
     place.proxy.wait_until_held(1);
     drop(receive);
     place.proxy.calm();
-    place.proxy.wait_for("ChangeMessageVisibilityBatch", 1);
+    place.proxy.wait_for("ChangeMessageVisibility", 1);
     let got = place.others().receive().wait_time(LONG).blocking().unwrap();
     assert_eq!(got[0].body, 7);
 }
