@@ -110,13 +110,16 @@ impl Post {
         if answer == Value::Nil {
             self.mixes_later();
         }
-        let mut parts = list(answer).into_iter();
-        let Some(is_stored) = parts.next() else { return Ok(None) };
-        let is_stored = bytes(is_stored) == b"1";
+        let parts = list(answer);
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let (done, found) = found(parts, 1 + load.acts().count());
+        let is_stored = done.first() == Some(&b'1');
         let sent = load.messages().map(|message| if is_stored { Ok(message.id.clone()) } else { Err(self.full()) });
         let sent = Ok(sent.collect());
-        let done = Ok(bytes(parts.next().unwrap_or_default()));
-        Ok(Some(Results { sent, done, found: Ok(found(parts)) }))
+        let done = Ok(done.get(1..).unwrap_or_default().to_vec());
+        Ok(Some(Results { sent, done, found: Ok(found) }))
     }
 
     pub(super) fn send(
@@ -155,15 +158,22 @@ impl Post {
         } else {
             (self.read(self.link.run(call).await, &arguments)?, 0)
         };
-        let mut parts = list(answer).into_iter();
-        if integer(&parts.next().unwrap_or_default()) == 1 {
+        // A number if all is simply stored.
+        let (is_new, results) = match answer {
+            Value::Array(parts) => {
+                let mut parts = parts.into_iter();
+                (parts.next().unwrap_or_default(), list(parts.next().unwrap_or_default()))
+            }
+            is_new => (is_new, Vec::new()),
+        };
+        if integer(&is_new) == 1 {
             if arguments[1].is_empty() {
                 // Somebody may have removed it since they were written.
                 self.settings_are_gone();
             }
             self.register().await;
         }
-        let mut results = list(parts.next().unwrap_or_default()).into_iter();
+        let mut results = results.into_iter();
         let of_each = load.messages().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
             [] | [b'=', ..] if reached < wanted => Err(self.not_replicated(&message.id, reached)),
             [] => Ok(message.id.clone()),
@@ -226,7 +236,7 @@ impl Post {
         }
         let mut arguments = self.arguments(slot).await;
         load.receives.iter().for_each(|receiving| arguments.extend(wanted(receiving)));
-        Ok(found(list(self.run(&script::RECEIVE, &arguments).await?).into_iter()))
+        Ok(found(list(self.run(&script::RECEIVE, &arguments).await?), 0).1)
     }
 
     pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
@@ -281,19 +291,25 @@ fn wanted(receiving: &Receiving) -> [Bytes; 2] {
     [receiving.max.to_string().into(), millis(receiving.visibility).to_string().into()]
 }
 
-/// What those who asked for messages get, from an answer's last parts.
-fn found(mut parts: impl Iterator<Item = Value>) -> Vec<Found> {
+/// What an answer says in its first so many bytes, and what those who asked for messages get: the moment, when to look again, how
+/// many each gets and their members, then the messages.
+fn found(parts: Vec<Value>, first: usize) -> (Vec<u8>, Vec<Found>) {
+    let mut parts = parts.into_iter();
     let mut part = || parts.next().unwrap_or_default();
-    let (now, due, counts, members, bodies) =
-        (natural(&part()), integer(&part()), bytes(part()), bytes(part()), list(part()));
+    let (now, due, mut told) = (natural(&part()), integer(&part()), bytes(part()));
     let due = u64::try_from(due).ok().map(|due| moment(now).until(moment(due)));
+    let leased = told.split_off(first.min(told.len()));
+    let split = leased.iter().position(|byte| *byte == b';').unwrap_or(leased.len());
+    let (counts, members) = leased.split_at(split);
+    let members = members.get(1..).unwrap_or_default();
     let mut taken =
-        members.chunks_exact(MEMBER).zip(bodies).map(|(member, body)| delivery(&member[1..], bytes(body), now));
-    let counts = String::from_utf8_lossy(&counts);
+        members.chunks_exact(MEMBER).zip(parts).map(|(member, body)| delivery(&member[1..], bytes(body), now));
+    let counts = String::from_utf8_lossy(counts);
     let of_each = counts.split(',').map(|count| {
         let deliveries: Vec<Delivery> = taken.by_ref().take(count.parse().unwrap_or(0)).collect();
         let due = due.filter(|_| deliveries.is_empty());
         (deliveries, due)
     });
-    of_each.collect()
+    let of_each = of_each.collect();
+    (told, of_each)
 }

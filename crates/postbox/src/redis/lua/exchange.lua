@@ -2,8 +2,8 @@
 -- all of them plain. ARGV: 5 nonce, 6 how many messages, 7 how many deliveries; id and message of each; the deliveries'
 -- members; how many to lease at most, and for how many milliseconds, for each who asks.
 -- Answers false if this is no plain case, or 0 if it is none at the moment: then none of it is done, whenever it is asked for
--- again. Otherwise whether the messages are stored (1, or 0 if the server has no memory left; the other verbs go on and make
--- room), what came of each acknowledgement (1 or 0), and what a receive answers.
+-- again. Otherwise what a receive answers, and before how many each gets whether the messages are stored (1, or 0 if the server
+-- has no memory left; the other verbs go on and make room) and what came of each acknowledgement (1 or 0).
 local SENT = 7 + 2 * ARGV[6]
 local DONE = SENT + ARGV[7]
 local FIRST = DONE + 1
@@ -16,8 +16,8 @@ if replay == REFUSED then
 end
 if replay then
   take_again(sub(replay, 2 + ARGV[7]))
-  local stored, results = sub(replay, 1, 1), sub(replay, 2, 1 + ARGV[7])
-  return { stored, results, now, -1, table.concat(counts, ','), table.concat(members), bodies }
+  local done = sub(replay, 1, 1 + ARGV[7])
+  return { now, -1, done .. table.concat(counts, ',') .. ';' .. table.concat(members), unpack(bodies) }
 end
 local is_refused = not made or max_size
 if is_refused or is_due() then
@@ -53,6 +53,6 @@ if has_special then
 end
 -- Those who ask here take what is sent here.
 woken = math.max(0, woken - #members)
-local told, taken = table.concat(counts, ','), table.concat(members)
-finish(stored .. results .. told .. ';' .. taken)
-return { stored, results, now, next_due(), told, taken, bodies }
+local done = stored .. results .. table.concat(counts, ',') .. ';' .. table.concat(members)
+finish(done)
+return { now, next_due(), done, unpack(bodies) }

@@ -1,5 +1,6 @@
 -- Stores messages. ARGV: 5 whether all are plain, 6 nonce, then id and message of each, and, unless all are plain, its
--- delay in milliseconds and what it asks for. Answers whether the mailbox may be new, and what is not simply stored.
+-- delay in milliseconds and what it asks for. Answers whether the mailbox may be new; with what came of each message, unless all
+-- are simply stored.
 if replay then
   -- A write, so that whoever waits for replicas on this connection waits for it; and before it one that needs no memory.
   call('HDEL', META, '')
@@ -17,7 +18,7 @@ if ARGV[5] == '1' and not max_size and not is_due() then
   end
   make()
   finish('')
-  return { is_new and 1 or 0, {} }
+  return is_new and 1 or 0
 end
 
 --@messages
