@@ -184,8 +184,10 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // The alarm is set before the look, so that a clock moved in between is not missed.
-        if !self.alarm.as_ref().is_some_and(|(_, waker)| waker.will_wake(context.waker())) {
+        let is_set = self.alarm.as_ref().is_some_and(|(_, waker)| waker.will_wake(context.waker()));
+        // One that was to ring so soon may have done so, by a clock that is a little ahead of this one.
+        if !is_set || self.clock.now().until(self.at) < Duration::from_millis(1) {
+            // The alarm is set before the look, so that a clock moved in between is not missed.
             let alarm = self.clock.set_alarm(self.at, context.waker().clone());
             if let Some((old, _)) = self.alarm.replace((alarm, context.waker().clone())) {
                 self.clock.cancel_alarm(old);

@@ -15,15 +15,19 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::awake::UnderWay;
 use crate::network;
-use crate::operation::Answer;
+use crate::operation::{Answer, thread_waits};
 
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Work panicked on somebody's runtime, which may have been built without IO: from then on all of it is done on the network's thread.
 static IS_FAR: AtomicBool = AtomicBool::new(false);
 
-/// The runtime on which this thread runs, if work can be done there.
+/// The runtime on which this thread runs, if work can be done there: not if this is one of its own threads and waits, since what
+/// was given to it would wait too.
 fn home() -> Option<Handle> {
+    if thread_waits() && tokio::task::try_id().is_some() {
+        return None;
+    }
     let home = Handle::try_current().ok()?;
     (home.runtime_flavor() == RuntimeFlavor::MultiThread && !IS_FAR.load(Ordering::Relaxed)).then_some(home)
 }
@@ -80,24 +84,24 @@ impl Drop for Moving {
 /// it: he need not come back soon.
 pub(crate) fn own<T: Send + 'static>(work: impl FnOnce(Arc<Heard>) -> Work, result: Answer<T>) -> Answer<T> {
     let heard = Arc::new(Heard::default());
-    let work = Moving(Some(work(Arc::clone(&heard))));
-    Answer::from_future(Own { work, heard, result })
+    let work = Listening { work: work(Arc::clone(&heard)), heard };
+    Answer::from_future(Own { result, work: Moving(Some(Box::pin(work))) })
 }
 
+/// Dropped in this order: what is done without him is known to be so.
 struct Own<T> {
-    work: Moving,
-    heard: Arc<Heard>,
     result: Answer<T>,
+    work: Moving,
 }
 
 impl<T> Future for Own<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Own { work, heard, result } = &mut *self;
+        let Own { result, work } = &mut *self;
         if work.0.is_some() {
             match home() {
-                Some(_) => poll(&mut work.0, &mut Context::from_waker(&heard.listen(context.waker()))),
+                Some(_) => poll(&mut work.0, context),
                 None => work.0.take().into_iter().for_each(spawn_far),
             }
             if work.0.is_some() {
@@ -106,6 +110,21 @@ impl<T> Future for Own<T> {
             }
         }
         Pin::new(result).poll(context)
+    }
+}
+
+/// Work, wherever it is done, that knows when there was news for it.
+struct Listening {
+    work: Work,
+    heard: Arc<Heard>,
+}
+
+impl Future for Listening {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let waker = self.heard.listen(context.waker());
+        self.work.as_mut().poll(&mut Context::from_waker(&waker))
     }
 }
 
@@ -233,6 +252,32 @@ mod tests {
         let (go_on, result) = slow();
         go_on.send(()).unwrap();
         assert_eq!(runtime.block_on(result).1, "postbox-network");
+    }
+
+    #[test]
+    fn work_that_has_moved_hears_of_news_too() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let _here = runtime.enter();
+        let (first, began) = tokio::sync::oneshot::channel::<()>();
+        let (second, went_on) = tokio::sync::oneshot::channel::<()>();
+        let (sender, done) = mpsc::channel();
+        let (_promise, result) = promise::<()>(None);
+        let work = |heard: Arc<Heard>| -> Work {
+            Box::pin(async move {
+                let _ = began.await;
+                sender.send(None).unwrap();
+                let _ = went_on.await;
+                sender.send(Some(heard.since())).unwrap();
+            })
+        };
+        let mut own = own(work, Answer::from_future(result));
+        assert!(Pin::new(&mut own).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        first.send(()).unwrap();
+        drop(own);
+        assert_eq!(done.recv().unwrap(), None, "it goes on elsewhere");
+        let before = Instant::now();
+        second.send(()).unwrap();
+        assert!(done.recv().unwrap().unwrap() >= before, "not from when it was heard of something else");
     }
 
     #[test]

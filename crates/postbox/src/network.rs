@@ -1,5 +1,4 @@
-//! The thread on which all connections to servers live, one for the whole process, so that none ends with anybody's
-//! executor.
+//! The thread on which connections to servers live that are not to end with anybody's executor, one for the whole process.
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -10,7 +9,6 @@ use crate::error::Error;
 use crate::operation::Answer;
 use crate::promise::promise;
 
-/// The thread on which all connections live.
 static THREAD: LazyLock<Handle> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the process can make a runtime");

@@ -21,7 +21,7 @@ use crate::core::{Core, check_duration};
 use crate::dispatcher::MailboxEvent;
 use crate::error::Error;
 use crate::message::Message;
-use crate::operation::{Answer, Operation, Verb, awaitable};
+use crate::operation::{Answer, Operation, Verb, awaitable, on_waiting_thread};
 use crate::runtime;
 
 /// After how many deliveries a body that cannot be decoded goes to the dead letters, for a handle that was opened without
@@ -251,7 +251,9 @@ where
     pub fn blocking(self) -> impl Iterator<Item = Result<Message<T, R, C>, Error>> {
         let mut stream = self;
         std::iter::from_fn(move || {
-            postbox_core::wait_for(std::future::poll_fn(|context| Pin::new(&mut stream).poll_next(context)))
+            on_waiting_thread(|| {
+                postbox_core::wait_for(std::future::poll_fn(|context| Pin::new(&mut stream).poll_next(context)))
+            })
         })
     }
 }

@@ -116,7 +116,7 @@ impl Queue {
     }
 
     /// Acts of one kind, in one request.
-    async fn act_all(&self, entries: Vec<Acting>) {
+    async fn act_all(self: &Arc<Self>, entries: Vec<Acting>) {
         let facts = match self.facts().await {
             Ok(facts) => facts,
             Err(error) => {

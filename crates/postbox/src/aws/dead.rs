@@ -25,7 +25,7 @@ const ASK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_sec
 
 impl Queue {
     /// The queue of the dead letters, if there is one.
-    pub(super) async fn dead_queue(&self) -> Result<Option<Arc<Facts>>, Error> {
+    pub(super) async fn dead_queue(self: &Arc<Self>) -> Result<Option<Arc<Facts>>, Error> {
         let facts = self.facts().await?;
         if let Some(dead) = lock(&self.dead_facts).clone() {
             return Ok(Some(dead));
@@ -59,7 +59,7 @@ impl Queue {
         fault.error
     }
 
-    async fn dead_queue_to_write(&self) -> Result<Arc<Facts>, Error> {
+    async fn dead_queue_to_write(self: &Arc<Self>) -> Result<Arc<Facts>, Error> {
         if let Some(dead) = self.dead_queue().await? {
             return Ok(dead);
         }
@@ -87,7 +87,7 @@ impl Queue {
         self.finish(receipt).await
     }
 
-    async fn write(&self, delivery: &Delivery, group: Option<String>, reason: String) -> Result<(), Error> {
+    async fn write(self: &Arc<Self>, delivery: &Delivery, group: Option<String>, reason: String) -> Result<(), Error> {
         let dead = self.dead_queue_to_write().await?;
         let letter = |reason: &str| {
             let dead = Dead {
@@ -108,7 +108,7 @@ impl Queue {
             .map_err(|fault| self.dead_failed(fault))
     }
 
-    pub(super) async fn count_dead(&self) -> Result<u64, Error> {
+    pub(super) async fn count_dead(self: &Arc<Self>) -> Result<u64, Error> {
         let Some(dead) = self.dead_queue().await? else { return Ok(0) };
         match self.region.count(&dead.url).await {
             Ok((_, counts)) => Ok(counts.iter().sum()),
@@ -124,7 +124,7 @@ impl Queue {
     /// Takes dead letters out, up to so many, or the one with an id. Also the receipts of others that came with it: whoever calls
     /// this puts them back.
     async fn browse(
-        &self,
+        self: &Arc<Self>,
         dead: &Facts,
         most: usize,
         which: Option<&MessageId>,
@@ -163,7 +163,7 @@ impl Queue {
         Ok((taken, others))
     }
 
-    pub(super) async fn list_dead(&self, most: usize) -> Result<Vec<DeadLetter>, Error> {
+    pub(super) async fn list_dead(self: &Arc<Self>, most: usize) -> Result<Vec<DeadLetter>, Error> {
         let Some(dead) = self.dead_queue().await? else { return Ok(Vec::new()) };
         let limit = self.facts().await?.redrive.as_ref().map(|redrive| redrive.1);
         let (letters, others) = self.browse(&dead, most, None).await?;
@@ -172,7 +172,7 @@ impl Queue {
         Ok(letters.into_iter().map(|letter| letter.into_dead_letter(limit)).collect())
     }
 
-    pub(super) async fn redrive(&self, which: Redrive) -> Result<u64, Error> {
+    pub(super) async fn redrive(self: &Arc<Self>, which: Redrive) -> Result<u64, Error> {
         let Some(dead) = self.dead_queue().await? else { return Ok(0) };
         let facts = self.facts().await?;
         let most = match which {
@@ -208,7 +208,7 @@ impl Queue {
 
     /// Moves letters that were taken out back to where they came from. How many, and why no more.
     async fn move_back(
-        &self,
+        self: &Arc<Self>,
         dead: &Facts,
         facts: &Facts,
         (letters, mut back): (Vec<Received>, Vec<ReceiptHandle>),
@@ -273,7 +273,7 @@ impl Queue {
         }
     }
 
-    pub(super) async fn purge_dead(&self) -> Result<u64, Error> {
+    pub(super) async fn purge_dead(self: &Arc<Self>) -> Result<u64, Error> {
         let Some(dead) = self.dead_queue().await? else { return Ok(0) };
         self.region.purge(&dead.url, None).await.map_err(|fault| self.dead_failed(fault))
     }

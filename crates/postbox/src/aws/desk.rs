@@ -1,8 +1,8 @@
 //! Those who wait for messages of one queue, and the long polls that they share.
 //!
 //! A poll belongs to nobody: what it brings goes to whoever waits when it comes, and back if nobody does. So ten thousand who wait
-//! need one connection, and one who leaves strands nothing. Only who is alone has a poll of his own, until others come or he
-//! leaves.
+//! need one connection, and one who leaves strands nothing. Only who is alone has a poll of his own; what
+//! that brings after he has left goes to others too.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

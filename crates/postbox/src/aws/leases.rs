@@ -11,6 +11,8 @@ use tokio::sync::Notify;
 
 use super::letter::Received;
 use crate::backend::Delivery;
+use crate::cancellation::unless;
+use crate::clock::{Sleep, SystemClock};
 use crate::id::ReceiptHandle;
 
 #[derive(Default)]
@@ -81,7 +83,14 @@ impl Leases {
         }
     }
 
-    /// The same, after what is under way. `None`: the lease has ended.
+    /// How much is left of a lease.
+    fn left(&self, handle: &ReceiptHandle) -> Duration {
+        let until = self.lock().leases.get(handle).map(|lease| lease.until);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// The same, after what is under way, but not after the deadline: whoever acts may have stopped looking after it. `None`: the
+    /// lease has ended.
     pub(super) async fn begin_after(&self, handle: &ReceiptHandle) -> Option<Instant> {
         loop {
             let changed = self.changed.notified();
@@ -90,7 +99,13 @@ impl Leases {
             match self.begin(handle) {
                 Begin::Now(until) => return Some(until),
                 Begin::Never => return None,
-                Begin::Later => changed.await,
+                Begin::Later => {
+                    let left = self.left(handle);
+                    if left.is_zero() {
+                        return None;
+                    }
+                    unless(Sleep::for_(SystemClock::shared(), left), changed).await;
+                }
             }
         }
     }

@@ -35,8 +35,9 @@ static HTTP: LazyLock<SharedHttpClient> = LazyLock::new(|| {
     aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
 });
 
-/// The SDK's own way to its settings (the environment, the profile, the machine), with the HTTP client of this crate and limits
-/// of time. For clients of one's own.
+/// The SDK's own way to its settings (the environment, the profile, the machine), with the HTTP client of this crate, limits of
+/// time for each request and all its attempts, which the library's own alarms keep, and therefore without the SDK's protection
+/// against stalled streams. For clients of one's own.
 ///
 /// ```no_run
 /// # async fn example() {

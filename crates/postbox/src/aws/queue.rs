@@ -20,6 +20,7 @@ use crate::address::MailboxName;
 use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
 use crate::near::{self, Work};
+use crate::network;
 use crate::operation::Answer;
 
 /// What every server takes as a batch, in bytes.
@@ -153,10 +154,16 @@ impl Queue {
     }
 
     /// Finds the queue, or makes it, and looks at it. Later it is known.
-    pub(super) async fn facts(&self) -> Result<Arc<Facts>, Error> {
+    pub(super) async fn facts(self: &Arc<Self>) -> Result<Arc<Facts>, Error> {
         if let Some(facts) = lock(&self.facts).clone() {
             return Ok(facts);
         }
+        // Not in the caller's own future: others wait for it, and he may stop looking.
+        let queue = Arc::clone(self);
+        network::ask(async move { queue.find_out().await }).await
+    }
+
+    async fn find_out(&self) -> Result<Arc<Facts>, Error> {
         let _one_at_a_time = self.finding.lock().await;
         if let Some(facts) = lock(&self.facts).clone() {
             return Ok(facts);

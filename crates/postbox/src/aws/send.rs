@@ -52,7 +52,7 @@ impl Queue {
         self.put(|queue| &queue.sends, entries, request, answers)
     }
 
-    async fn send_all(&self, entries: Vec<Sending>) {
+    async fn send_all(self: &Arc<Self>, entries: Vec<Sending>) {
         let letters: Vec<Letter> = entries.iter().map(|entry| letter(&entry.message)).collect();
         let largest = letters.iter().map(|letter| letter.size).max().unwrap_or(0);
         let facts = match self.facts_for(largest).await {
@@ -81,7 +81,7 @@ impl Queue {
     }
 
     /// What is known of the queue; fresh if a message seems too large for it.
-    async fn facts_for(&self, bytes: usize) -> Result<Arc<Facts>, Error> {
+    async fn facts_for(self: &Arc<Self>, bytes: usize) -> Result<Arc<Facts>, Error> {
         let facts = self.facts().await?;
         if bytes <= facts.most || facts.since.elapsed() < FRESH {
             return Ok(facts);

@@ -1,14 +1,20 @@
 //! Operations of somebody on a runtime that runs by itself: who is alone makes his requests himself.
 
-use std::sync::{Arc, mpsc};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use postbox::aws::SqsBackend;
+use postbox::aws::sqs::Client;
+use postbox::aws::sqs::config::interceptors::BeforeTransmitInterceptorContextRef;
+use postbox::aws::sqs::config::{ConfigBag, Intercept, RuntimeComponents};
+use postbox::aws::sqs::error::BoxError;
 use postbox::{Error, Mailbox};
 use postbox_test_servers::Fate;
 use tokio::runtime::Builder;
 
-use super::{Begun, HOURS, LONG, Place, begin, end, ministack, stay_on_a_runtime, take_all, until};
+use super::{Begun, HOURS, LONG, Place, begin, end, ministack, moto, stay_on_a_runtime, take_all, until};
 
 /// Whether it has ended, if it is looked at.
 fn look<T>(begun: &mut Begun<T>) -> Option<T> {
@@ -60,7 +66,7 @@ fn nobody_waits_for_one_who_does_not_look() {
     place.proxy.wait_until_held(1);
     let others: Vec<_> = (1..=64).map(|number| begin(jobs.send(&number))).collect();
     end(others).into_iter().for_each(|sent| drop(sent.unwrap()));
-    assert!(place.proxy.count("SendMessage") <= 2 + 8, "the others share requests: {:?}", place.proxy.requests());
+    assert!(place.proxy.count("SendMessage") < 32, "the others share requests: {:?}", place.proxy.requests());
 
     let messages = take_all(&jobs);
     assert_eq!(messages.len(), 65);
@@ -88,6 +94,117 @@ fn nobody_waits_for_one_who_does_not_look() {
     end([idle]).remove(0).unwrap();
     end([also_idle]).remove(0).unwrap();
     assert!((100..=101).contains(&end([waits]).remove(0).unwrap()[0].body));
+}
+
+/// Nor for what he began to find out.
+#[test]
+fn nobody_waits_for_one_who_does_not_look_for_a_queue() {
+    stay_on_a_runtime();
+    let place = Place::moto();
+    place.jobs();
+    let jobs = place.absent();
+    place.first(1, "GetQueueUrl", || Fate::StallReply);
+    let idle = begin(jobs.send(&0));
+    place.proxy.wait_until_held(1);
+    let other = begin(jobs.send(&1));
+    place.proxy.calm();
+    end([other]).remove(0).unwrap();
+    end([idle]).remove(0).unwrap();
+    assert_eq!(bodies(&jobs), [0, 1]);
+}
+
+/// Except for another act on the same delivery, and not for longer than its lease.
+#[test]
+fn an_act_waits_for_another_no_longer_than_the_lease() {
+    stay_on_a_runtime();
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send(&1).blocking().unwrap();
+    let message = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
+    place.first(1, "DeleteMessage", || Fate::StallReply);
+    let mut idle = begin(message.acknowledge());
+    until("its request", || {
+        assert!(look(&mut idle).is_none());
+        place.proxy.count("DeleteMessage") == 1
+    });
+    let result = message.nack().blocking();
+    assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
+    place.proxy.calm();
+    end([idle]).remove(0).unwrap();
+    assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
+}
+
+/// Notes which threads make requests.
+#[derive(Clone, Debug, Default)]
+struct Threads(Arc<Mutex<BTreeSet<String>>>);
+
+impl Threads {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap()).into_iter().collect()
+    }
+}
+
+impl Intercept for Threads {
+    fn name(&self) -> &'static str {
+        "Threads"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        self.0.lock().unwrap().insert(std::thread::current().name().unwrap_or_default().into());
+        Ok(())
+    }
+}
+
+async fn cycle(jobs: Mailbox<u64, u64>) {
+    jobs.send(&1).await.unwrap();
+    jobs.send_batch(&[2, 3]).await.unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
+    let mut left = 3;
+    while left > 0 {
+        let messages = jobs.receive().max_messages(3).wait_time(LONG).await.unwrap();
+        left -= messages.len();
+        for message in messages {
+            message.acknowledge().await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn requests_are_made_where_the_caller_is() {
+    for suffix in ["", ".fifo"] {
+        let place = Place::new(moto(), suffix);
+        let threads = Threads::default();
+        let config = place.client().config().to_builder().interceptor(threads.clone()).build();
+        let backend = SqsBackend::builder(Client::from_conf(config)).create_missing(true);
+        let jobs = place.mailbox(backend);
+        jobs.create().blocking().unwrap();
+        assert_eq!(threads.take(), ["postbox-network"]);
+
+        let mut several = Builder::new_multi_thread();
+        let several = several.worker_threads(2).thread_name("several").enable_all().build().unwrap();
+        several.block_on(several.spawn(cycle(jobs.clone()))).unwrap();
+        assert_eq!(threads.take(), ["several"]);
+
+        let single = Builder::new_current_thread().enable_all().build().unwrap();
+        single.block_on(cycle(jobs.clone()));
+        assert_eq!(threads.take(), ["postbox-network"], "it runs only while somebody waits");
+
+        // The thread that waits is one that would have to make the request.
+        let waits = several.spawn({
+            let jobs = jobs.clone();
+            async move {
+                jobs.send(&1).blocking().unwrap();
+                let message = jobs.stream().blocking().next().unwrap().unwrap();
+                message.acknowledge().blocking().unwrap();
+            }
+        });
+        several.block_on(waits).unwrap();
+        assert_eq!(threads.take(), ["postbox-network"]);
+    }
 }
 
 #[test]
