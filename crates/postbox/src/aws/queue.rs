@@ -20,8 +20,8 @@ use crate::address::MailboxName;
 use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
 use crate::near::{self, Work};
-use crate::network;
 use crate::operation::Answer;
+use crate::promise::promise;
 
 /// What every server takes as a batch, in bytes.
 pub(super) const SURE_BYTES: usize = 256 << 10;
@@ -158,9 +158,12 @@ impl Queue {
         if let Some(facts) = lock(&self.facts).clone() {
             return Ok(facts);
         }
-        // Not in the caller's own future: others wait for it, and he may stop looking.
+        // Not in the caller's own future: others wait for it, and he may stop looking. But where he is: the connection that is made
+        // for it stays there, and serves what comes next.
         let queue = Arc::clone(self);
-        network::ask(async move { queue.find_out().await }).await
+        let (promise, found) = promise(None);
+        near::spawn(Box::pin(async move { promise.fulfil(queue.find_out().await) }));
+        found.await
     }
 
     async fn find_out(&self) -> Result<Arc<Facts>, Error> {
