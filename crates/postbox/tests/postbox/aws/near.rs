@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postbox::aws::SqsBackend;
 use postbox::aws::sqs::Client;
@@ -22,6 +22,14 @@ fn look<T>(begun: &mut Begun<T>) -> Option<T> {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,
     }
+}
+
+/// Looks at it until its request is there.
+fn ask<T>(place: &Place, begun: &mut Begun<T>, operation: &str) {
+    until("its request", || {
+        assert!(look(begun).is_none());
+        place.proxy.count(operation) == 1
+    });
 }
 
 fn bodies(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
@@ -57,35 +65,30 @@ fn nobody_waits_for_one_who_does_not_look() {
     stay_on_a_runtime();
     let place = Place::moto();
     let jobs = place.jobs();
-    place.first(1, "SendMessage", || Fate::StallReply);
+    place.first(2, "SendMessage", || Fate::StallReply);
     let mut idle = begin(jobs.send(&0));
-    until("its request", || {
-        assert!(look(&mut idle).is_none());
-        place.proxy.count("SendMessage") == 1
-    });
+    ask(&place, &mut idle, "SendMessage");
     place.proxy.wait_until_held(1);
-    let others: Vec<_> = (1..=64).map(|number| begin(jobs.send(&number))).collect();
+    let mut others = vec![begin(jobs.send(&1))];
+    place.proxy.wait_until_held(2);
+    others.extend((2..=64).map(|number| begin(jobs.send(&number))));
+    place.proxy.wait_for("SendMessage", 1 + 1 + 6);
+    place.proxy.calm();
     end(others).into_iter().for_each(|sent| drop(sent.unwrap()));
-    assert!(place.proxy.count("SendMessage") < 32, "the others share requests: {:?}", place.proxy.requests());
+    assert_eq!(place.proxy.count("SendMessage"), 1 + 1 + 6 + 1, "the others share requests");
 
     let messages = take_all(&jobs);
     assert_eq!(messages.len(), 65);
     place.first(1, "DeleteMessage", || Fate::StallReply);
     let mut also_idle = begin(messages[0].acknowledge());
-    until("its request", || {
-        assert!(look(&mut also_idle).is_none());
-        place.proxy.count("DeleteMessage") == 1
-    });
+    ask(&place, &mut also_idle, "DeleteMessage");
     let others: Vec<_> = messages[1..].iter().map(|message| begin(message.acknowledge())).collect();
     end(others).into_iter().for_each(|done| done.unwrap());
 
     place.proxy.reset_counts();
     place.first(1, "ReceiveMessage", || Fate::StallReply);
     let mut waits = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
-    until("its request", || {
-        assert!(look(&mut waits).is_none());
-        place.proxy.count("ReceiveMessage") == 1
-    });
+    ask(&place, &mut waits, "ReceiveMessage");
     let other = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
     place.others().send_batch(&[100, 101]).blocking().unwrap();
     assert!((100..=101).contains(&end([other]).remove(0).unwrap()[0].body));
@@ -123,10 +126,7 @@ fn an_act_waits_for_another_no_longer_than_the_lease() {
     let message = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
     place.first(1, "DeleteMessage", || Fate::StallReply);
     let mut idle = begin(message.acknowledge());
-    until("its request", || {
-        assert!(look(&mut idle).is_none());
-        place.proxy.count("DeleteMessage") == 1
-    });
+    ask(&place, &mut idle, "DeleteMessage");
     let result = message.nack().blocking();
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
     place.proxy.calm();
@@ -215,20 +215,14 @@ fn who_leaves_has_it_done_all_the_same() {
     for fate in [|| Fate::Stall, || Fate::StallReply] {
         place.first(1, "SendMessage", fate);
         let mut sends = begin(jobs.send(&1));
-        until("its request", || {
-            assert!(look(&mut sends).is_none());
-            place.proxy.count("SendMessage") == 1
-        });
+        ask(&place, &mut sends, "SendMessage");
         drop(sends);
         place.proxy.calm();
         place.proxy.reset_counts();
         let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
         place.first(1, "DeleteMessage", fate);
         let mut done = begin(message.acknowledge());
-        until("its request", || {
-            assert!(look(&mut done).is_none());
-            place.proxy.count("DeleteMessage") == 1
-        });
+        ask(&place, &mut done, "DeleteMessage");
         drop(done);
         place.proxy.calm();
         until("it is gone", || place.others().approximate_count().blocking().unwrap() == 0);
@@ -247,10 +241,7 @@ fn a_wait_that_is_left_strands_nothing() {
         place.proxy.reset_counts();
         place.first(1, "ReceiveMessage", || Fate::StallReply);
         let mut waits = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
-        until("its request", || {
-            assert!(look(&mut waits).is_none());
-            place.proxy.count("ReceiveMessage") == 1
-        });
+        ask(&place, &mut waits, "ReceiveMessage");
         place.proxy.wait_until_held(1);
         drop(waits);
         let mailbox = if has_other { jobs } else { place.others() };
@@ -265,23 +256,22 @@ fn a_wait_that_is_left_strands_nothing() {
 #[test]
 fn a_lease_begins_when_the_answer_comes() {
     stay_on_a_runtime();
+    let lease = Duration::from_secs(2);
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
     place.proxy.reset_counts();
     place.first(1, "ReceiveMessage", || Fate::StallReply);
-    let mut waits = begin(jobs.receive().visibility_timeout(Duration::from_secs(2)).wait_time(LONG));
-    until("its request", || {
-        assert!(look(&mut waits).is_none());
-        place.proxy.count("ReceiveMessage") == 1
-    });
+    let mut waits = begin(jobs.receive().visibility_timeout(lease).wait_time(LONG));
+    ask(&place, &mut waits, "ReceiveMessage");
     place.proxy.wait_until_held(1);
     let (sender, told) = mpsc::channel();
     let waker = Waker::from(Arc::new(Told(sender)));
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     place.proxy.calm();
     told.recv_timeout(LONG).unwrap();
-    std::thread::sleep(Duration::from_millis(2_100));
+    let came = Instant::now();
+    until("its lease has ended", || came.elapsed() > lease);
     let message = end([waits]).remove(0).unwrap().remove(0);
     let result = message.acknowledge().blocking();
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
