@@ -1,14 +1,14 @@
 //! Where a URI leads: a region, or a server that does as one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
-use aws_sdk_sqs::config::{AsyncSleep, SharedHttpClient, StalledStreamProtectionConfig};
-use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_sdk_sqs::config::{AsyncSleep, StalledStreamProtectionConfig};
 
+use super::http;
 use super::queue::lock;
 use super::region::Manners;
 use super::replies::DynamoDbReplyStore;
@@ -30,11 +30,6 @@ const ALL_ATTEMPTS: Duration = Duration::from_secs(30);
 /// Places that are open: two opens of one share what is known of its queues, and connections.
 static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 
-/// Connections are the process's, whatever the region.
-static HTTP: LazyLock<SharedHttpClient> = LazyLock::new(|| {
-    aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
-});
-
 /// The SDK's own way to its settings (the environment, the profile, the machine), with the HTTP client of this crate, limits of
 /// time for each request and all its attempts, which the library's own alarms keep, and therefore without the SDK's protection
 /// against stalled streams. For clients of one's own.
@@ -52,7 +47,7 @@ pub fn defaults() -> ConfigLoader {
         .operation_timeout(ALL_ATTEMPTS)
         .build();
     aws_config::defaults(BehaviorVersion::latest())
-        .http_client(HTTP.clone())
+        .http_client(http::client())
         .timeout_config(patience)
         .sleep_impl(Alarms)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())

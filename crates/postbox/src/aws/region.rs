@@ -9,6 +9,7 @@ use aws_sdk_sqs::types::{
     QueueAttributeName as Attribute,
 };
 
+use super::agent::introduced;
 use super::fault::{Fault, fault};
 use super::letter::{Letter, Received};
 use super::{PURGE_COOLDOWN, name};
@@ -63,6 +64,7 @@ const PATIENCE: Duration = Duration::from_secs(35);
 
 impl Region {
     pub(super) fn new(client: Client, at: Option<String>, manners: Manners) -> Self {
+        let client = introduced(&client);
         let region = client.config().region().map_or_else(String::new, ToString::to_string);
         let own = client.config().timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);
         let patience = own.operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE * 2).build();
