@@ -313,7 +313,7 @@ impl Bell {
         self.waker.register(context.waker());
         loop {
             self.is_attended.store(true, Ordering::SeqCst);
-            self.has_rung.store(false, Ordering::SeqCst);
+            self.has_rung.swap(false, Ordering::SeqCst);
             let result = poll(&mut Context::from_waker(&bell));
             self.is_attended.store(false, Ordering::SeqCst);
             if result.is_ready() {
@@ -353,8 +353,7 @@ struct Idlers {
 impl Idlers {
     /// Those that have been here for too long.
     fn stale(&mut self) -> Vec<(Instant, Line)> {
-        let many = self.lines.iter().take_while(|(since, _)| since.elapsed() >= IDLE).count();
-        self.lines.drain(..many).collect()
+        self.lines.extract_if(.., |(since, _)| since.elapsed() >= IDLE).collect()
     }
 }
 
@@ -404,3 +403,6 @@ async fn watch() {
         drop(stale);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,14 @@
 //! Places that a URI or a client of one's own leads to, queues as they are found there, and what may be sent to them.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postbox::aws::QueueSettings;
 use postbox::resolver::MailboxFactory as _;
 use postbox::*;
-use postbox_test_servers::{Fate, HttpProxy, REGION};
+use postbox_test_servers::{Certificates, Fate, HttpProxy, REGION};
 use serde_json::json;
 
 use super::{HOURS, Place, SECRET, TOKEN, client, json, ministack, moto, refusal, shown};
@@ -404,4 +406,82 @@ fn regions_are_apart() {
     let other = place.mailbox(postbox::aws::SqsBackend::builder(elsewhere));
     let error = other.receive().blocking().map(drop).unwrap_err();
     assert!(error.to_string().contains("sqs://ap-south-1"), "{error}");
+}
+
+/// Passes on what comes by TLS, to a port.
+const UNWRAP: &str = r#"
+import socket, ssl, sys, threading
+
+def pour(source, sink):
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+    except OSError:
+        pass
+    sink.close()
+
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+door = socket.create_server(("127.0.0.1", 0))
+print(door.getsockname()[1], flush=True)
+while True:
+    outer = door.accept()[0]
+    try:
+        outer = context.wrap_socket(outer, server_side=True)
+    except OSError:
+        continue
+    inner = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
+    for way in ((outer, inner), (inner, outer)):
+        threading.Thread(target=pour, args=way, daemon=True).start()
+"#;
+
+#[test]
+fn a_server_is_reached_by_tls_if_its_certificate_is_good() {
+    let server = ministack();
+    let certificates = Certificates::generate();
+    let mut unwrap = Command::new("python3")
+        .args(["-c", UNWRAP])
+        .args([certificates.server_certificate(), certificates.server_key()])
+        .arg(server.rsplit(':').next().unwrap().trim_end_matches('/'))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    BufReader::new(unwrap.stdout.as_mut().unwrap()).read_line(&mut port).unwrap();
+    let name = format!("tls-{}", std::process::id());
+    let uri = format!("sqs://{REGION}/{name}?create=true&endpoint=https://localhost:{}", port.trim());
+    let outcome_by = |authority: &Certificates| {
+        let file = authority.ca().display().to_string();
+        outcome(&uri, &[&CREDENTIALS[..], &[("SSL_CERT_FILE", &file)]].concat())
+    };
+    let good = outcome_by(&certificates);
+    let bad = outcome_by(&Certificates::generate());
+    unwrap.kill().unwrap();
+    unwrap.wait().unwrap();
+    assert_eq!(good, "works");
+    assert!(bad.contains("certificate"), "{bad}");
+}
+
+#[test]
+fn requests_say_in_one_header_who_sends_them() {
+    let place = Place::new(ministack(), "");
+    let jobs = place.jobs();
+    let headers = Arc::new(Mutex::new(Vec::new()));
+    place.proxy.on({
+        let headers = Arc::clone(&headers);
+        move |request| {
+            headers.lock().unwrap().push(request.headers.clone());
+            Fate::Pass
+        }
+    });
+    jobs.send(&1).blocking().unwrap();
+    jobs.receive().wait_time(Duration::from_secs(1)).blocking().unwrap().remove(0).acknowledge().blocking().unwrap();
+    let headers = headers.lock().unwrap();
+    assert_eq!(headers.len(), 3);
+    for headers in headers.iter() {
+        let about_sender = ["user-agent", "x-amz-user-agent", "amz-sdk-invocation-id", "amz-sdk-request"];
+        let said = headers.iter().filter(|(name, _)| about_sender.contains(&name.as_str()));
+        let said: Vec<&str> = said.map(|(_, value)| value.as_str()).collect();
+        assert!(matches!(said[..], [agent] if agent.starts_with("postbox/")), "{said:?}");
+    }
 }
