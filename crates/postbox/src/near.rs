@@ -275,6 +275,8 @@ mod tests {
         first.send(()).unwrap();
         drop(own);
         assert_eq!(done.recv().unwrap(), None, "it goes on elsewhere");
+        // And has come as far as it can: the thread does one thing after the other.
+        network::ask(async { Ok(()) }).blocking().unwrap();
         let before = Instant::now();
         second.send(()).unwrap();
         assert!(done.recv().unwrap().unwrap() >= before, "not from when it was heard of something else");
