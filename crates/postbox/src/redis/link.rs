@@ -20,6 +20,7 @@ use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
 
 use super::fault::{Fault, fault_of};
+use super::post::Post;
 use super::script::ScriptCall;
 use crate::awake::UnderWay;
 use crate::cancellation::unless;
@@ -82,6 +83,8 @@ pub(super) struct Link {
     channels: Mutex<HashMap<String, bool>>,
     /// Those who wait, by channel, or by channel and reply.
     pub(super) hubs: Hubs<String>,
+    /// To whom messages are handed, by channel.
+    handovers: Mutex<HashMap<String, Weak<Post>>>,
     waiting: AtomicUsize,
     /// Whether somebody looks after those who wait.
     is_watched: AtomicBool,
@@ -188,6 +191,7 @@ impl Link {
             tokens: AtomicU64::new(0),
             channels: Mutex::default(),
             hubs: Hubs::default(),
+            handovers: Mutex::default(),
             waiting: AtomicUsize::new(0),
             is_watched: AtomicBool::new(false),
         })
@@ -308,7 +312,11 @@ impl Link {
         };
         match info.kind {
             PushKind::Message | PushKind::SMessage => {
-                let (channel, payload) = (text(0), text(1));
+                let channel = text(0);
+                if let (Some(post), Some(Value::BulkString(pushed))) = (self.handover(&channel), info.data.get(1)) {
+                    return post.hand_over(pushed);
+                }
+                let payload = text(1);
                 if channel.ends_with(super::replies::CHANNEL) {
                     self.hubs.wake(&format!("{channel}/{payload}"), u64::MAX);
                 } else {
@@ -325,6 +333,22 @@ impl Link {
             }
             _ => {}
         }
+    }
+
+    fn handover(&self, channel: &str) -> Option<Arc<Post>> {
+        lock(&self.handovers).get(channel)?.upgrade()
+    }
+
+    /// Messages may be handed to those who wait at a mailbox.
+    pub(super) fn hands_to(&self, post: &Arc<Post>) {
+        let mut handovers = lock(&self.handovers);
+        if !handovers.contains_key(&post.handover.channel) {
+            handovers.insert(post.handover.channel.clone(), Arc::downgrade(post));
+        }
+    }
+
+    pub(super) fn hands_over_no_more(&self, channel: &str) {
+        lock(&self.handovers).remove(channel);
     }
 
     /// A connection is gone. Whoever waits subscribes again, and looks. One that is silent has to be given up: nothing

@@ -1,12 +1,15 @@
 //! One mailbox on a server.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use redis::{Value, cmd};
 
 use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
+use super::handover::Waiter;
 use super::load::{ACKNOWLEDGE, BURY, EXTEND, RETURN};
 use super::post::{Post, REGISTRY};
 use super::script;
@@ -62,8 +65,8 @@ impl RedisMailbox {
     }
 }
 
-/// Takes what comes until the deadline. It looks and waits where the connection is: what the server pushes is asked for at once,
-/// and whoever receives is woken when it is there.
+/// Takes what comes until the deadline. It looks and waits where the connection is: what the server tells of is asked for at once,
+/// what it hands over is taken, and whoever receives is woken when it is there.
 async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
     let waits = Waits::begin(Arc::clone(&post.link), |link| &link.hubs, post.channel.clone());
     let look = || {
@@ -80,7 +83,13 @@ async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Resul
             Err(error) => Answer::ready(Err(error)),
         })
     };
-    look_until(waits.hub(), SystemClock.now().until(deadline), look).await
+    let mut waiter = Waiter::new(Arc::clone(&post), request);
+    let looking = pin!(look_until(waits.hub(), SystemClock.now().until(deadline), look));
+    let found = match select(looking, pin!(waiter.handed())).await {
+        Either::Left((found, _)) => found?,
+        Either::Right((handed, _)) => handed,
+    };
+    if found.is_empty() { Ok(waiter.farewell().await) } else { Ok(found) }
 }
 
 impl ByteMailbox for RedisMailbox {

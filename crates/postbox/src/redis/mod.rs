@@ -5,6 +5,7 @@
 
 mod entry;
 mod fault;
+mod handover;
 mod link;
 mod load;
 mod mailbox;

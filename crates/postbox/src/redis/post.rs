@@ -8,6 +8,7 @@ use redis::{Value, cmd};
 
 use super::entry::{millis, tag};
 use super::fault::Fault;
+use super::handover::Handover;
 use super::link::Link;
 use super::load::Task;
 use super::script::Script;
@@ -32,6 +33,7 @@ pub(super) struct Post {
     pub(super) durable: Tray<Task>,
     /// The name of the slot of everything else, of which one is done at a time.
     other: tokio::sync::Mutex<Bytes>,
+    pub(super) handover: Handover,
     settings: Mutex<Settings>,
     /// For how many requests kinds are not mixed, since it was no plain case the last time.
     apart: AtomicU32,
@@ -77,6 +79,7 @@ impl Post {
             tray: Tray::new([slot("0"), slot("1")]),
             durable: Tray::new([slot("durable")]),
             other: tokio::sync::Mutex::new(slot("other")),
+            handover: Handover::new(format!("{tag}:{}:wake", link.client), slot("wait")),
             settings: Mutex::default(),
             apart: AtomicU32::new(0),
             name,
@@ -203,6 +206,8 @@ impl Post {
 
 impl Drop for Post {
     fn drop(&mut self) {
+        self.link.hands_over_no_more(&self.handover.channel);
         self.link.unsubscribe(self.channel.clone());
+        self.link.unsubscribe(self.handover.channel.clone());
     }
 }

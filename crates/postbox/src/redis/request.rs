@@ -44,7 +44,10 @@ impl Post {
             loop {
                 tray(&post).gather().await;
                 let mixes = post.mixes();
-                let can_tell = post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel);
+                // Whoever is handed messages by the server need not be told.
+                let can_tell = post.link.manners.min_replicas == 0
+                    && !post.handover.is_expected()
+                    && post.link.hubs.is_waited_for(&post.channel);
                 let told = if mixes && can_tell { tray(&post).hold(slot) } else { 0 };
                 if told > 0 {
                     // They ask for it in the same request.
@@ -293,7 +296,7 @@ fn wanted(receiving: &Receiving) -> [Bytes; 2] {
 
 /// What an answer says in its first so many bytes, and what those who asked for messages get: the moment, when to look again, how
 /// many each gets and their members, then the messages.
-fn found(parts: Vec<Value>, first: usize) -> (Vec<u8>, Vec<Found>) {
+pub(super) fn found(parts: Vec<Value>, first: usize) -> (Vec<u8>, Vec<Found>) {
     let mut parts = parts.into_iter();
     let mut part = || parts.next().unwrap_or_default();
     let (now, due, mut told) = (natural(&part()), integer(&part()), bytes(part()));

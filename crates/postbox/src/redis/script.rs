@@ -77,7 +77,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    verb: SEND "send" RECEIVE "receive" FINISH "finish" EXCHANGE "exchange" COUNTS "counts" CREATE "create" DELETE "delete" PURGE "purge"
+    verb: SEND "send" RECEIVE "receive" WAIT "wait" FINISH "finish" EXCHANGE "exchange" COUNTS "counts" CREATE "create" DELETE "delete" PURGE "purge"
         CANCEL "cancel" PEEK "peek" DEAD_LETTERS "dead_letters" REDRIVE "redrive" PURGE_DEAD_LETTERS "purge_dead_letters";
     reply_verb: REPLY_CREATE "reply_create" REPLY_RESOLVE "reply_resolve" REPLY_CANCEL "reply_cancel" REPLY_GET "reply_get"
         REPLY_DELETE "reply_delete" REPLY_EXPIRED "reply_expired";

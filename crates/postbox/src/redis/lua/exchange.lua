@@ -33,7 +33,8 @@ end
 local stored, results = '1', ''
 if SENT > 7 then
   -- First: a server without memory refuses it, unless something else was written before.
-  local refusal = store(ARGV[5], 8, SENT)
+  -- Those who ask here come before those who wait elsewhere.
+  local refusal = store(ARGV[5], 8, SENT, #ARGV > DONE)
   if refusal then
     if not string.find(refusal.err, 'OOM ', 1, true) then
       return refusal

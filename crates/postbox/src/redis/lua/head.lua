@@ -8,7 +8,9 @@
 --   meta       hash    `made` once the mailbox exists: its settings; `tombs`: the number of tombstones; `due`: nothing in
 --                      invisible ends before it (not known: look); `op:CLIENT:SLOT`: the token of that slot's last
 --                      operation, when it was done (in seconds, 10 bytes), and what it came to: asked again, it is not
---                      done again; `swept`: how far those are looked through that can be forgotten
+--                      done again; `swept`: how far those are looked through that can be forgotten; `waits`: clients to
+--                      which the next messages are handed, first come first: of each the length of its name, the name, the
+--                      token with which it asked (8), how many it takes (4), and for how many milliseconds (8)
 --   delayed    hash    id -> member of invisible, for D and R
 --   special    hash    id -> what only messages with an expiry or a group have
 --   expiring   zset    ids by the moment at which they expire
@@ -26,8 +28,8 @@ local call, sub, byte = redis.call, string.sub, string.byte
 local time = call('TIME')
 local seconds = time[1]
 local now = seconds * 2000000 + time[2] * 2
-local meta = call('HMGET', META, 'made', 'due', OP)
-local made, due, last = meta[1], tonumber(meta[2]), meta[3]
+local meta = call('HMGET', META, 'made', 'due', OP, 'waits')
+local made, due, last, waits = meta[1], tonumber(meta[2]), meta[3], meta[4]
 local is_new, is_looked_at = not made, false
 local replay
 if last then
@@ -120,6 +122,16 @@ local function is_due()
     is_looked_at = true
   end
   return has_expiring or due <= now
+end
+
+-- From here on these wait to be handed messages.
+local function let_wait(clients)
+  waits = clients ~= '' and clients
+  if waits then
+    call('HSET', META, 'waits', waits)
+  else
+    call('HDEL', META, 'waits')
+  end
 end
 
 -- Members of `invisible` with their moments, of which none is before the first.

@@ -3,6 +3,7 @@
 mod errors;
 mod exchange;
 mod failover;
+mod handover;
 mod lost_replies;
 mod meta;
 mod network;
