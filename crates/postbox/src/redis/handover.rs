@@ -4,6 +4,9 @@
 //! leases them to him, and pushes them to a channel of his process. What is lost on the way he gets by asking again with the same
 //! token; and if he leaves, what was handed to him meanwhile is given back. All this is besides the usual way, by which everybody
 //! who waits is told that there is something: where it fails, that remains.
+//!
+//! Not in a cluster: when its client subscribes again by itself, to two channels of one slot at once, it takes the second word of
+//! the server for the answer to another request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -144,7 +147,9 @@ impl Waiter {
     /// What is handed to him. Comes to no end if nothing is.
     pub(super) async fn handed(&mut self) -> Vec<Delivery> {
         Sleep::for_(SystemClock::shared(), SETTLES).await;
-        self.post.link.hands_to(&self.post);
+        if !self.post.link.hands_to(&self.post) {
+            return std::future::pending().await;
+        }
         self.turn = Some(Arc::clone(&self.post.handover.slot).lock_owned().await);
         loop {
             match self.wait().await {

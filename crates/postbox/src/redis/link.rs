@@ -339,12 +339,16 @@ impl Link {
         lock(&self.handovers).get(channel)?.upgrade()
     }
 
-    /// Messages may be handed to those who wait at a mailbox.
-    pub(super) fn hands_to(&self, post: &Arc<Post>) {
+    /// Lets messages be handed to those who wait at a mailbox, if they can be.
+    pub(super) fn hands_to(&self, post: &Arc<Post>) -> bool {
+        if matches!(self.target, Target::Cluster(_)) {
+            return false;
+        }
         let mut handovers = lock(&self.handovers);
         if !handovers.contains_key(&post.handover.channel) {
             handovers.insert(post.handover.channel.clone(), Arc::downgrade(post));
         }
+        true
     }
 
     pub(super) fn hands_over_no_more(&self, channel: &str) {

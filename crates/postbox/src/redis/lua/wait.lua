@@ -1,7 +1,7 @@
 -- Notes that a client waits: the next messages are handed to it, with the request that sends them. ARGV: 5 the client, 6 how many
 -- at most, 7 for how many milliseconds. Without 6 and 7 it does not wait any longer.
 -- Answers what a receive does. Instead of how many it gets: W if it waits from now on; nothing if it cannot, since there may be
--- something to receive, or too many wait. What was handed to it before is in the answer to the same token, and in the one that
+-- something to receive, too many wait, or what is pushed does not reach it. What was handed to it before is in the answer to the same token, and in the one that
 -- it leaves with.
 local WAITS, MOST = 'W', 64
 local FIRST = 6
@@ -29,11 +29,18 @@ while rest ~= '' do
   end
   rest = sub(rest, size + 1)
 end
+
+-- Whether what is pushed to a client is heard; and this user may push.
+local function reaches(client)
+  local heard = redis.pcall(PUBLISH, sub(META, 1, -5) .. client .. ':wake', '')
+  return type(heard) == 'number' and heard > 0
+end
+
 local memory = ''
 if not ARGV[6] then
   memory = last and sub(last, 19) or ''
   memory = memory ~= WAITS and memory or ''
-elseif not is_due() and many < MOST and call('LLEN', PENDING) == 0 then
+elseif not is_due() and many < MOST and call('LLEN', PENDING) == 0 and reaches(ARGV[5]) then
   memory = WAITS
   others = others .. string.char(#ARGV[5]) .. ARGV[5] .. TOKEN .. struct.pack('>I4I8', ARGV[6], ARGV[7])
 end

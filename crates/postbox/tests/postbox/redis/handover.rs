@@ -4,9 +4,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use postbox::{Connection, Mailbox, Message};
-use postbox_test_servers::{Direction, Proxy, Redis, RedisCluster};
+use postbox_test_servers::{Direction, Proxy, Redis};
 
-use super::{LONG, apart, apart_in_cluster, calls, jobs, until};
+use super::{LONG, apart, calls, jobs, until};
 
 const META: &str = "{queue:jobs}:meta";
 /// How much the server notes of a process that waits.
@@ -53,21 +53,6 @@ fn a_message_comes_with_the_request_that_sends_it() {
         assert_eq!(known(&redis), 0);
     }
     assert_eq!(jobs(&here).counts().blocking().unwrap().in_flight, 0);
-}
-
-#[test]
-fn messages_are_handed_over_in_a_cluster() {
-    let cluster = RedisCluster::start(3, 0);
-    let primary = cluster.node(cluster.primary_of_key(META));
-    let (here, there) = (apart_in_cluster(&cluster), apart_in_cluster(&cluster));
-    for number in 0..5 {
-        let waiting = waiting(&here, 1);
-        until("somebody who waits", || known(primary) == 1);
-        jobs(&there).send(&number).blocking().unwrap();
-        let messages = waiting.join().unwrap();
-        assert_eq!(bodies(&messages), [(number, 1)]);
-        finish(&messages);
-    }
 }
 
 #[test]

@@ -58,6 +58,11 @@ fn listeners(redis: &Redis) -> usize {
     many("NUMSUB") + many("SHARDNUMSUB")
 }
 
+/// At how many mailboxes somebody waits.
+fn waited_for(redis: &Redis) -> usize {
+    redis.command(&["PUBSUB", "CHANNELS", "*}:wake"]).lines().count()
+}
+
 /// How often a command was called, as the server counts.
 fn calls(redis: &Redis, command: &str) -> u64 {
     let stats = redis.info("commandstats");

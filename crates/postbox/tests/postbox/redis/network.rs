@@ -5,7 +5,7 @@ use std::time::Duration;
 use postbox::*;
 use postbox_test_servers::{Direction, Proxy, Redis, RedisCluster};
 
-use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waiting_for_one};
+use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waited_for, waiting_for_one};
 
 #[test]
 fn operations_and_waits_go_on_after_a_cut() {
@@ -245,7 +245,7 @@ fn all_who_wait_hear_of_an_outage() {
             runtime.spawn(async move { mailbox.receive().wait_time(LONG).await.map(drop) })
         })
         .collect();
-    until("all subscriptions", || redis.command(&["PUBSUB", "CHANNELS", "*"]).lines().count() == 300);
+    until("all subscriptions", || waited_for(&redis) == 300);
     proxy.refuse();
     proxy.cut();
     // One after the other this would take minutes.

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use postbox::*;
 use postbox_test_servers::{Redis, RedisCluster};
 
-use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waiting_for_one};
+use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waited_for, waiting_for_one};
 
 /// `each` waiters at each of `many` mailboxes on each connection; every one gets a message.
 fn all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile: impl FnOnce()) {
@@ -62,9 +62,8 @@ fn thousands_wait_on_one_connection_for_each_process() {
     let redis = Redis::start();
     let connections = [apart(&redis.url()), apart(&redis.url())];
     all_are_woken(&connections, 300, 5, || {
-        let heard = || redis.command(&["PUBSUB", "CHANNELS", "*"]).lines().count();
         until("all subscriptions", || {
-            heard() == 300 && redis.command(&["PUBSUB", "NUMSUB", "{queue:box-299}:wake"]).ends_with('2')
+            waited_for(&redis) == 300 && redis.command(&["PUBSUB", "NUMSUB", "{queue:box-299}:wake"]).ends_with('2')
         });
         assert_eq!(redis.connected_clients(), 2);
     });
