@@ -25,7 +25,7 @@ const SUITE: &str = "redis";
 /// Runs the whole suite.
 pub(crate) fn run(settings: &Settings) {
     let server = Redis::start();
-    for (tasks, operations) in [(1, 1_000), (16, 3_200), (64, 6_400)] {
+    for (tasks, operations) in [(1, 1_000), (16, 12_800), (64, 6_400)] {
         one_by_one(settings, &server, tasks, operations);
         batches(settings, &server, tasks, operations);
     }

@@ -44,6 +44,9 @@ use crate::network;
 /// A connection that nobody has used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// So often whoever drives a connection looks at it in one turn of his.
+const TURNS: usize = 16;
+
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
@@ -250,10 +253,12 @@ impl Line {
 
 fn failed(error: hyper::Error) -> ConnectorError {
     let (is_user, is_timeout, is_incomplete) = (error.is_user(), error.is_timeout(), error.is_incomplete_message());
+    let is_garbled = error.is_parse();
     let error: Fault = error.into();
     match () {
         () if is_timeout => ConnectorError::timeout(error),
         () if is_user => ConnectorError::user(error),
+        () if is_garbled => ConnectorError::other(error, None),
         () if is_incomplete => ConnectorError::other(error, Some(ErrorKind::TransientError)),
         () => ConnectorError::io(error),
     }
@@ -311,7 +316,7 @@ impl Bell {
     ) -> Poll<T> {
         let bell = Waker::from(Arc::clone(self));
         self.waker.register(context.waker());
-        loop {
+        for _ in 0..TURNS {
             self.is_attended.store(true, Ordering::SeqCst);
             self.has_rung.swap(false, Ordering::SeqCst);
             let result = poll(&mut Context::from_waker(&bell));
@@ -324,6 +329,9 @@ impl Bell {
                 return Poll::Pending;
             }
         }
+        // Others have their turn too. And a runtime may let a task do no more in this one, whoever rings.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

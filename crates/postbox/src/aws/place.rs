@@ -32,7 +32,8 @@ static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 
 /// The SDK's own way to its settings (the environment, the profile, the machine), with the HTTP client of this crate, limits of
 /// time for each request and all its attempts, which the library's own alarms keep, and therefore without the SDK's protection
-/// against stalled streams. For clients of one's own.
+/// against stalled streams. For clients of one's own, if they need no streams: the HTTP client reads answers to their end before it
+/// hands them on, by HTTP/1.1.
 ///
 /// ```no_run
 /// # async fn example() {

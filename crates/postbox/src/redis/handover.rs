@@ -2,7 +2,7 @@
 //!
 //! Of those in a process who wait at a mailbox one is known to the server at a time, by name. A script that stores messages there
 //! leases them to him, and pushes them to a channel of his process. What is lost on the way he gets by asking again with the same
-//! token; and if he leaves, what was handed to him meanwhile is given back. All this is besides the usual way, by which everybody
+//! token; and if he leaves, what was handed to him meanwhile is put back, as if it had not been. All this is besides the usual way, by which everybody
 //! who waits is told that there is something: where it fails, that remains.
 //!
 //! Not in a cluster: when its client subscribes again by itself, to two channels of one slot at once, it takes the second word of
@@ -36,22 +36,22 @@ const RENEWS: Duration = Duration::from_secs(240);
 /// For so long somebody whose time is up waits to hear that nothing was handed to him.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// What a server answers to somebody who waits from now on.
+/// After so long the server has forgotten what was handed to somebody.
+const FORGETS: Duration = Duration::from_secs(600);
+
+/// Somebody waits; he leaves and takes what was handed to him; he is gone, and nobody takes it.
 const WAITS: &[u8] = b"W";
+const LEAVES: &[u8] = b"L";
+const GONE: &[u8] = b"B";
+/// What a server answers, besides that somebody waits from now on: here he will never be handed anything.
+const NEVER: &[u8] = b"N";
 
 /// To whom messages of a mailbox are handed in this process.
 pub(super) struct Handover {
     pub(super) channel: String,
     /// The name of the slot for it: whoever has it is the one.
     slot: Arc<tokio::sync::Mutex<Bytes>>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    expected: Option<Expected>,
-    /// The last one whose messages came in an answer. Should they be pushed as well, they have their owner.
-    answered: Bytes,
+    expected: Mutex<Option<Expected>>,
 }
 
 /// Somebody who waits, with a token.
@@ -64,51 +64,37 @@ struct Expected {
 
 impl Handover {
     pub(super) fn new(channel: String, slot: Bytes) -> Self {
-        Handover { channel, slot: Arc::new(tokio::sync::Mutex::new(slot)), state: Mutex::default() }
+        Handover { channel, slot: Arc::new(tokio::sync::Mutex::new(slot)), expected: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Expected>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether somebody here is handed what is sent.
     pub(super) fn is_expected(&self) -> bool {
-        self.lock().expected.as_ref().is_some_and(|expected| expected.is_known)
+        self.lock().as_ref().is_some_and(|expected| expected.is_known)
     }
 
     fn expect(&self, token: Bytes, promise: Promise<Vec<Delivery>>) {
-        self.lock().expected = Some(Expected { token, promise, is_known: false });
+        *self.lock() = Some(Expected { token, promise, is_known: false });
     }
 
     /// The server knows whoever waits.
     fn is_known(&self) {
-        self.lock().expected.iter_mut().for_each(|expected| expected.is_known = true);
+        self.lock().iter_mut().for_each(|expected| expected.is_known = true);
     }
 
-    /// Who expects what is pushed with a token.
+    /// Who expects what is pushed with a token; from here on nobody does.
     fn take(&self, token: &[u8]) -> Option<Promise<Vec<Delivery>>> {
-        let mut state = self.lock();
-        state.expected.take_if(|expected| expected.token == token).map(|expected| expected.promise)
+        self.lock().take_if(|expected| expected.token == token).map(|expected| expected.promise)
     }
 
-    /// What was handed over with a token is in an answer. Whether it has not been pushed.
-    fn is_answered(&self, token: &Bytes) -> bool {
-        let mut state = self.lock();
-        state.answered = token.clone();
-        let old = state.expected.take_if(|expected| expected.token == token);
-        drop(state);
-        old.is_some()
-    }
-}
-
-impl Post {
-    /// What a server pushes to whoever waits here.
-    pub(super) fn hand_over(self: &Arc<Self>, pushed: &[u8]) {
+    /// What a server pushes to whoever waits here. What nobody expects has its owner by another way, or is put back when he leaves.
+    pub(super) fn hand_over(&self, pushed: &[u8]) {
         let Some((token, deliveries)) = read(pushed) else { return };
-        match self.handover.take(token) {
-            Some(promise) => promise.fulfil(Ok(deliveries)),
-            None if self.handover.lock().answered == token => {}
-            None => self.give_back(&deliveries),
+        if let Some(promise) = self.take(token) {
+            promise.fulfil(Ok(deliveries));
         }
     }
 }
@@ -135,8 +121,17 @@ pub(super) struct Waiter {
     request: Receive,
     /// While he is the one.
     turn: Option<OwnedMutexGuard<Bytes>>,
-    /// With which token he waits, if the server may know him, and what is pushed.
-    known: Option<(Bytes, Fulfilled<Vec<Delivery>>)>,
+    known: Option<Known>,
+}
+
+/// That the server may know him.
+struct Known {
+    /// With this he waits.
+    token: Bytes,
+    /// What is pushed.
+    handed: Fulfilled<Vec<Delivery>>,
+    /// The arguments with which he leaves. They are the same each time, so that he leaves once.
+    leaving: Vec<Bytes>,
 }
 
 impl Waiter {
@@ -153,7 +148,11 @@ impl Waiter {
         self.turn = Some(Arc::clone(&self.post.handover.slot).lock_owned().await);
         loop {
             match self.wait().await {
-                Ok(Some(deliveries)) if !deliveries.is_empty() => return deliveries,
+                Ok(Some(deliveries)) if !deliveries.is_empty() => {
+                    // They are his: nothing is left to be put back.
+                    self.known = None;
+                    return deliveries;
+                }
                 Ok(Some(_)) => {}
                 Ok(None) => Sleep::for_(SystemClock::shared(), AGAIN).await,
                 // He waits in the usual way.
@@ -162,42 +161,49 @@ impl Waiter {
         }
     }
 
-    /// Waits with one token. Nothing if he has to come again; `None` if the server does not let him.
+    /// Waits with one token. Nothing if he has to come again; `None` if the server does not let him yet.
     async fn wait(&mut self) -> Result<Option<Vec<Delivery>>, Error> {
         let post = Arc::clone(&self.post);
         let Some(slot) = self.turn.as_deref() else { return Ok(None) };
         let mut arguments = post.arguments(slot).await;
         let token = arguments[0].clone();
         arguments.push(post.link.client.clone().into());
+        // The token with which he leaves is a later one.
+        let mut leaving = post.arguments(slot).await;
+        leaving.push(post.link.client.clone().into());
+        arguments.push(Bytes::from_static(WAITS));
         arguments.push(self.request.max.to_string().into());
         arguments.push(millis(self.request.visibility).to_string().into());
         let waits = Waits::begin(Arc::clone(&post.link), |link| &link.hubs, post.handover.channel.clone());
         let until = Instant::now() + RENEWS;
-        let back = Arc::clone(&post);
-        let (promise, handed) = promise(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(&deliveries))));
+        let (promise, handed) = promise(None);
         post.handover.expect(token.clone(), promise);
-        let (_, handed) = self.known.insert((token.clone(), handed));
+        let known = self.known.insert(Known { token: token.clone(), handed, leaving });
         loop {
             let seen = waits.hub().generation();
             post.link.subscribe(&post.handover.channel).await?;
             let answer = list(post.run(&script::WAIT, &arguments).await?);
-            if answer.get(2).cloned().map(bytes).as_deref() != Some(WAITS) {
+            let told = answer.get(2).cloned().map(bytes).unwrap_or_default();
+            if told != WAITS {
                 // What was handed to him and has not arrived.
                 let missed = deliveries(answer);
-                if !post.handover.is_answered(&token) {
-                    return handed.await.map(Some);
+                if post.handover.take(&token).is_none() {
+                    return (&mut known.handed).await.map(Some);
                 }
                 self.known = None;
-                return Ok(Some(missed).filter(|missed| !missed.is_empty()));
+                return match told == NEVER {
+                    true => std::future::pending().await,
+                    false => Ok(Some(missed).filter(|missed| !missed.is_empty())),
+                };
             }
             post.handover.is_known();
             // A connection that is lost: what was on its way there has to be asked for.
             let happened = Happened::since(Arc::clone(waits.hub()), seen);
             let rest = Sleep::for_(SystemClock::shared(), until.saturating_duration_since(Instant::now()));
-            match unless(rest, unless(happened, &mut *handed)).await {
+            match unless(rest, unless(happened, &mut known.handed)).await {
                 Some(Some(deliveries)) => return deliveries.map(Some),
                 Some(None) => {}
-                None => return Ok(Some(self.leave().await)),
+                None => return self.leave().await.map(Some),
             }
         }
     }
@@ -205,25 +211,25 @@ impl Waiter {
     /// His time is up: what was handed to him at the last moment.
     pub(super) async fn farewell(mut self) -> Vec<Delivery> {
         let late = Sleep::for_(SystemClock::shared(), FAREWELL);
-        unless(late, Box::pin(self.leave())).await.unwrap_or_default()
+        unless(late, Box::pin(self.leave())).await.and_then(Result::ok).unwrap_or_default()
     }
 
     /// Lets the server forget him. What was handed to him meanwhile.
-    async fn leave(&mut self) -> Vec<Delivery> {
-        let (Some(slot), Some((token, handed))) = (self.turn.as_deref(), &mut self.known) else { return Vec::new() };
-        let Ok(left) = leave(&self.post, slot).await else { return Vec::new() };
-        let left = match self.post.handover.is_answered(token) {
-            true => left,
-            false => handed.await.unwrap_or_default(),
+    async fn leave(&mut self) -> Result<Vec<Delivery>, Error> {
+        let Some(known) = &mut self.known else { return Ok(Vec::new()) };
+        let left = leave(&self.post, known, LEAVES).await?;
+        let left = match self.post.handover.take(&known.token) {
+            Some(_) => left,
+            None => (&mut known.handed).await?,
         };
         self.known = None;
-        left
+        Ok(left)
     }
 }
 
-async fn leave(post: &Arc<Post>, slot: &Bytes) -> Result<Vec<Delivery>, Error> {
-    let mut arguments = post.arguments(slot).await;
-    arguments.push(post.link.client.clone().into());
+async fn leave(post: &Arc<Post>, known: &Known, how: &'static [u8]) -> Result<Vec<Delivery>, Error> {
+    let mut arguments = known.leaving.clone();
+    arguments.extend([Bytes::from_static(how), known.token.clone()]);
     Ok(deliveries(list(post.run(&script::WAIT, &arguments).await?)))
 }
 
@@ -233,16 +239,22 @@ fn deliveries(answer: Vec<Value>) -> Vec<Delivery> {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let (Some(turn), Some((token, handed))) = (self.turn.take(), self.known.take()) else { return };
-        // What has been pushed and not been taken is given back.
-        drop(handed);
-        if self.post.handover.take(&token).is_some() {
-            let post = Arc::clone(&self.post);
-            network::spawn(async move {
-                // Until then nobody else is the one.
-                let handed = leave(&post, &turn).await;
-                post.give_back(&handed.unwrap_or_default());
-            });
-        }
+        let (Some(turn), Some(known)) = (self.turn.take(), self.known.take()) else { return };
+        let _unexpected = self.post.handover.take(&known.token);
+        let post = Arc::clone(&self.post);
+        network::spawn(async move {
+            // Until then nobody else is the one.
+            let _turn = turn;
+            let since = Instant::now();
+            loop {
+                match leave(&post, &known, GONE).await {
+                    // In the answer to an attempt to leave before this one.
+                    Ok(deliveries) => return post.give_back(&deliveries),
+                    Err(error) if error.is_transient() && since.elapsed() < FORGETS => {}
+                    Err(_) => return,
+                }
+                Sleep::for_(SystemClock::shared(), AGAIN).await;
+            }
+        });
     }
 }

@@ -314,7 +314,11 @@ impl Link {
             PushKind::Message | PushKind::SMessage => {
                 let channel = text(0);
                 if let (Some(post), Some(Value::BulkString(pushed))) = (self.handover(&channel), info.data.get(1)) {
-                    return post.hand_over(pushed);
+                    // What comes over a connection that was given up is asked for by the next one.
+                    if self.is_good(number, false) {
+                        post.handover.hand_over(pushed);
+                    }
+                    return;
                 }
                 let payload = text(1);
                 if channel.ends_with(super::replies::CHANNEL) {

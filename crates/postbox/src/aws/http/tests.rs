@@ -302,6 +302,37 @@ fn a_bell_calls_nobody_who_is_there() {
 }
 
 #[test]
+fn a_bell_that_does_not_cease_lets_others_have_their_turn() {
+    let (bell, count) = (Arc::new(Bell::default()), Arc::new(Count::default()));
+    let waker = Waker::from(Arc::clone(&count));
+    for turn in 1..4 {
+        let result = bell.attend(&mut Context::from_waker(&waker), |context| {
+            context.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        assert!(result.is_pending());
+        assert_eq!(count.0.load(Ordering::SeqCst), turn, "and he comes again");
+    }
+}
+
+/// On the thread that runs `main`, tokio rings at once when a task has done as much as it may in one turn.
+#[test]
+fn a_task_that_has_done_as_much_as_it_may_goes_on_in_its_next_turn() {
+    let server = Server::start(Deed::Answers);
+    runtime().block_on(async {
+        server.ask("x").await.unwrap();
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+            while tokio::task::coop::has_budget_remaining() {
+                tokio::task::coop::consume_budget().await;
+            }
+            server.ask("x").await.unwrap();
+        }
+    });
+    assert_eq!(server.connections(), 1);
+}
+
+#[test]
 fn no_ring_of_a_bell_is_lost() {
     let runtime = runtime();
     for _ in 0..200 {

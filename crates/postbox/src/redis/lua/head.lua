@@ -134,6 +134,15 @@ local function let_wait(clients)
   end
 end
 
+-- Where a client hears what is handed to it, and whether it listens.
+local function channel_of(client)
+  return sub(META, 1, -5) .. client .. ':wake'
+end
+local function listens(client)
+  local heard = redis.pcall('PUBSUB', 'NUMSUB', channel_of(client))
+  return not heard.err and heard[2] > 0
+end
+
 -- Members of `invisible` with their moments, of which none is before the first.
 local function hide(soonest, ...)
   if due and soonest < due then

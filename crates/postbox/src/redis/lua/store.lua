@@ -5,7 +5,7 @@
 local LARGE = 65536
 
 -- Hands messages to clients that wait, one client after the other: leases for them, as if they had asked for it now, and tells
--- them what they have. One that does not hear it is gone. Answers which message is the first that is left.
+-- them what they have. One that does not listen is gone. Answers which message is the first that is left.
 local function hand_over(stamp, first, last)
   local rest = waits
   while first < last and rest ~= '' do
@@ -27,8 +27,7 @@ local function hand_over(stamp, first, last)
       break
     end
     rest = sub(rest, following)
-    local heard = redis.pcall(PUBLISH, sub(META, 1, -5) .. client .. ':wake', table.concat(parts))
-    if type(heard) == 'number' and heard > 0 then
+    if listens(client) and type(redis.pcall(PUBLISH, channel_of(client), table.concat(parts))) == 'number' then
       local till, leases = now + lease * 2000, {}
       for i = 1, #leased do
         leases[2 * i - 1], leases[2 * i] = string.format('%d', till + i), leased[i]

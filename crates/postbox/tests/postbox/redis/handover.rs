@@ -131,7 +131,7 @@ fn a_message_is_not_handed_to_somebody_who_has_left() {
 }
 
 #[test]
-fn what_is_handed_to_somebody_who_leaves_is_given_back() {
+fn what_is_handed_to_somebody_who_leaves_is_put_back() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (here, there) = (apart(&proxy.url()), apart(&redis.url()));
@@ -146,13 +146,38 @@ fn what_is_handed_to_somebody_who_leaves_is_given_back() {
         proxy.stall(Direction::ToClient);
         jobs(&there).send(&number).blocking().unwrap();
         assert_eq!(known(&redis), 0, "it is handed over");
+        jobs(&there).send(&(number + 100)).blocking().unwrap();
         drop(leaves);
+        until("it is put back", || jobs(&there).counts().blocking().unwrap().ready == 2);
         proxy.resume();
-        let messages = jobs(&there).receive().wait_time(LONG).blocking().unwrap();
-        assert_eq!(bodies(&messages), [(number, 2)]);
+        let messages = jobs(&there).receive().max_messages(10).blocking().unwrap();
+        assert_eq!(bodies(&messages), [(number, 1), (number + 100, 1)], "as if it had not been");
         finish(&messages);
     }
     assert_eq!(jobs(&there).counts().blocking().unwrap().in_flight, 0);
+}
+
+#[test]
+fn what_somebody_has_is_not_put_back_when_others_leave() {
+    let redis = Redis::start();
+    let (here, there) = (apart(&redis.url()), apart(&redis.url()));
+    let waiting = waiting(&here, 1);
+    until("somebody who waits", || known(&redis) == 1);
+    jobs(&there).send(&1).blocking().unwrap();
+    let messages = waiting.join().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let jobs_here = jobs(&here);
+    runtime.block_on(async {
+        // They leave before the server knows them, when it does, and in between.
+        for moments in 0..60 {
+            let wait = jobs_here.receive().wait_time(LONG).into_future();
+            assert!(tokio::time::timeout(Duration::from_micros(50 * moments), wait).await.is_err());
+        }
+    });
+    until("all have left", || known(&redis) == 0);
+    let counts = jobs(&there).counts().blocking().unwrap();
+    assert_eq!((counts.ready, counts.in_flight), (0, 1));
+    finish(&messages);
 }
 
 #[test]
