@@ -11,7 +11,7 @@ use bytes::Bytes;
 use redis::Value;
 
 use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, wishes};
-use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, RETURN, Receiving, Results, Sending, Task, is_plain};
+use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, Receiving, Results, Sending, Task, UNDO, is_plain};
 use super::post::Post;
 use super::script;
 use super::tray::{ALONE, Slot, Tray};
@@ -222,12 +222,12 @@ impl Post {
         (result, awake_until)
     }
 
-    /// Makes visible again what nobody takes.
+    /// Makes visible again what nobody takes, as if it had not been delivered.
     pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery]) {
         let receipts = deliveries.iter().filter_map(|delivery| {
             member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
         });
-        let acts: Vec<Act> = receipts.map(|member| (RETURN, member, Bytes::from_static(b"0"))).collect();
+        let acts: Vec<Act> = receipts.map(|member| (UNDO, member, Bytes::new())).collect();
         if !acts.is_empty() {
             in_background(self.act(acts));
         }

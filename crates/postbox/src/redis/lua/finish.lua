@@ -1,5 +1,6 @@
 -- Acts on deliveries. ARGV: 5 whether all are acknowledgements; then their members, or an act (A acknowledge, R give back
--- after milliseconds, E extend by milliseconds, D dead-letter for a reason), its member and its argument, of each.
+-- after milliseconds, E extend by milliseconds, D dead-letter for a reason, U undo: nobody got it), its member and its argument,
+-- of each.
 -- Answers 1 or 0 for each: done, or its lease has ended.
 if replay then
   return replay
@@ -19,7 +20,7 @@ end
 --@messages
 
 promote()
-local results = {}
+local results, undone = {}, {}
 local step = ARGV[5] == '1' and 1 or 3
 for i = 6, #ARGV, step do
   local act, member, argument = 'A', ARGV[i], nil
@@ -43,6 +44,12 @@ for i = 6, #ARGV, step do
         forget(entry, record)
       elseif act == 'D' then
         bury(entry, record, argument)
+      elseif act == 'U' then
+        -- As if it had not been delivered: not counted, and before everything else.
+        local count = struct.unpack('>I3', entry, 2)
+        entry = sub(entry, 1, 1) .. struct.pack('>I3', math.max(count - 1, 0)) .. sub(entry, 5)
+        table.insert(undone, 1, entry)
+        keep(entry, record, 'P')
       elseif argument == '0' then
         surface(entry, record)
       elseif record and record.x and record.x <= now then
@@ -61,6 +68,10 @@ for i = 6, #ARGV, step do
   end
 end
 flush()
+if #undone > 0 then
+  call('LPUSH', PENDING, unpack(undone))
+  woken = woken + #undone
+end
 results = table.concat(results)
 finish(results)
 return results
