@@ -31,7 +31,7 @@ use crate::promise::{Fulfilled, Promise, promise};
 const SETTLES: Duration = Duration::from_millis(1);
 /// When it does not come to it, it is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The server forgets somebody after ten minutes.
+/// So often he waits with a new token: the server remembers one for ten minutes.
 const RENEWS: Duration = Duration::from_secs(240);
 /// For so long somebody whose time is up waits to hear that nothing was handed to him.
 const FAREWELL: Duration = Duration::from_millis(100);
