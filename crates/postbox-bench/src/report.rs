@@ -105,12 +105,14 @@ pub(crate) fn measure_with(
     let mut costs: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); meters.len()]; contenders.len()];
     // A round that does not count warms up allocators, caches and branch predictors.
     for round in 0..=settings.rounds() {
-        for ((contender, rates), costs) in contenders.iter_mut().zip(&mut rates).zip(&mut costs) {
+        for place in 0..contenders.len() {
+            // Nobody always runs after the same one.
+            let index = (place + round) % contenders.len();
             let before: Vec<f64> = meters.iter().map(|meter| (meter.read)()).collect();
-            let took = (contender.run)(operations);
+            let took = (contenders[index].run)(operations);
             if round > 0 {
-                rates.push(operations as f64 / took.as_secs_f64());
-                for ((meter, costs), before) in meters.iter().zip(costs).zip(before) {
+                rates[index].push(operations as f64 / took.as_secs_f64());
+                for ((meter, costs), before) in meters.iter().zip(&mut costs[index]).zip(before) {
                     costs.push(((meter.read)() - before) / operations as f64 * meter.operations);
                 }
             }
@@ -124,10 +126,9 @@ pub(crate) fn measure_with(
     for (index, contender) in contenders.iter().enumerate() {
         let ours = contender.system.starts_with(OURS);
         // The ratio of each round, then the median: noise of a round hits both sides alike.
-        let ratio = best_peer.filter(|_| ours).map(|best| {
-            let ratios: Vec<f64> = rates[index].iter().zip(&rates[best]).map(|(own, peer)| own / peer).collect();
-            median(&ratios)
-        });
+        let ratio = best_peer
+            .filter(|_| ours)
+            .map(|best| Ratio::new(rates[index].iter().zip(&rates[best]).map(|(own, peer)| own / peer).collect()));
         let best_name = best_peer.map(|best| contenders[best].system);
         let costs: Vec<_> =
             meters.iter().zip(&costs[index]).map(|(meter, costs)| (meter.unit, median(costs))).collect();
@@ -143,7 +144,7 @@ fn print(
     system: &str,
     rates: &[f64],
     costs: &[(&str, f64)],
-    ratio: Option<f64>,
+    ratio: Option<Ratio>,
     best: Option<&str>,
 ) {
     let (mid, min, max) =
@@ -151,14 +152,18 @@ fn print(
     let mut out = std::io::stdout().lock();
     let written = if settings.json {
         let costs: String = costs.iter().map(|(unit, cost)| format!(",\"{unit}\":{cost:.2}")).collect();
-        let ratio = ratio.map_or(String::new(), |ratio| format!(",\"ratio_to_best_peer\":{ratio:.3}"));
+        let ratio = ratio.map_or(String::new(), |Ratio { mid, low, high }| {
+            format!(",\"ratio_to_best_peer\":{mid:.3},\"ratio_low\":{low:.3},\"ratio_high\":{high:.3}")
+        });
         writeln!(
             out,
             "{{\"suite\":\"{suite}\",\"scenario\":\"{scenario}\",\"system\":\"{system}\",\"ops_per_s\":{mid:.0},\"min\":{min:.0},\"max\":{max:.0}{costs}{ratio}}}"
         )
     } else {
         let costs: String = costs.iter().map(|(unit, cost)| format!("  {cost:.1} {unit}")).collect();
-        let ratio = ratio.map_or(String::new(), |ratio| format!("  {ratio:.2} x {}", best.unwrap_or("-")));
+        let ratio = ratio.map_or(String::new(), |Ratio { mid, low, high }| {
+            format!("  {mid:.2} x {} [{low:.2} .. {high:.2}]", best.unwrap_or("-"))
+        });
         writeln!(
             out,
             "{scenario:<46} {system:<18} {:>9.1} ns  {:>12.0}/s  [{:.1} .. {:.1}]{costs}{ratio}",
@@ -191,6 +196,36 @@ fn end_if_closed(written: std::io::Result<()>) {
     }
 }
 
+/// How many times as fast as a peer: the median of the rounds, and between what it lies, in 19 of 20 such runs.
+struct Ratio {
+    mid: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Ratio {
+    fn new(mut rounds: Vec<f64>) -> Self {
+        rounds.sort_by(f64::total_cmp);
+        let outside = outside(rounds.len());
+        Ratio { mid: median(&rounds), low: rounds[outside], high: rounds[rounds.len() - 1 - outside] }
+    }
+}
+
+/// How many of the sorted rounds can be left out at each end so that the true median is among the others in 19 of 20 runs: each
+/// round is above it or below it by the toss of a coin. With fewer than six rounds even all of them are not enough, and none is left out.
+fn outside(rounds: usize) -> usize {
+    let (mut ways, mut tail) = (1.0, 0.0);
+    let all = 2f64.powi(rounds as i32);
+    for left_out in 0..rounds {
+        tail += ways / all;
+        if tail > 0.025 {
+            return left_out.saturating_sub(1);
+        }
+        ways *= (rounds - left_out) as f64 / (left_out + 1) as f64;
+    }
+    0
+}
+
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -198,5 +233,19 @@ fn median(values: &[f64]) -> f64 {
         0 => f64::NAN,
         len if len % 2 == 1 => sorted[len / 2],
         len => (sorted[len / 2 - 1] + sorted[len / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_of_a_median_is_as_in_the_tables() {
+        // Of sorted rounds, the first and the last that are in the interval, counted from 1.
+        for (rounds, first, last) in [(3, 1, 3), (5, 1, 5), (6, 1, 6), (7, 1, 7), (9, 2, 8), (21, 6, 16), (31, 10, 22)]
+        {
+            assert_eq!((outside(rounds) + 1, rounds - outside(rounds)), (first, last), "{rounds} rounds");
+        }
     }
 }
