@@ -36,7 +36,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 use tower_service::Service;
 
-use super::queue::lock;
+use super::queue::{Ends, lock};
 use crate::cancellation::unless;
 use crate::clock::{Sleep, SystemClock};
 use crate::network;
@@ -118,19 +118,18 @@ impl Asking {
             };
             Ok(http1::handshake(stream).await?)
         };
-        let made: Result<_, Fault> = match self.to_connect {
-            None => connecting.await,
-            Some(longest) => {
-                let connecting = pin!(connecting);
-                match unless(Sleep::for_(SystemClock::shared(), longest), connecting).await {
-                    Some(made) => made,
-                    None => {
-                        let late = format!("no connection to {} within {longest:?}", route.authority);
-                        return Err(ConnectorError::timeout(late.into()).never_connected());
-                    }
-                }
-            }
-        };
+        // Its timers may be those of a runtime that has ended, and are not to be looked at from elsewhere.
+        let mut connecting = pin!(connecting);
+        let connecting = poll_fn(|context| match Handle::try_current().is_ok_and(|here| here.id() == route.runtime) {
+            true => connecting.as_mut().poll(context),
+            false => Poll::Ready(Err("the runtime ended on which the connection was being made".into())),
+        });
+        let made: Option<Result<_, Fault>> = within(self.to_connect, connecting).await;
+        let made = made.ok_or_else(|| {
+            let longest = self.to_connect.unwrap_or_default();
+            let late = format!("no connection to {} within {longest:?}", route.shown());
+            ConnectorError::timeout(late.into()).never_connected()
+        })?;
         let (sender, connection) = made.map_err(|error| ConnectorError::io(error).never_connected())?;
         Ok(Line { route: route.clone(), sender, connection: Some(Box::pin(connection)), bell: Arc::default() })
     }
@@ -167,6 +166,22 @@ struct Route {
     authority: Authority,
 }
 
+impl Route {
+    /// Without a name or password that may stand before it.
+    fn shown(&self) -> String {
+        host(&self.scheme, &self.authority)
+    }
+}
+
+/// The host, and its port if that is not the usual one.
+fn host(scheme: &Scheme, authority: &Authority) -> String {
+    let usual = if *scheme == Scheme::HTTPS { 443 } else { 80 };
+    match authority.port_u16() {
+        Some(port) if port != usual => format!("{}:{port}", authority.host()),
+        _ => authority.host().to_string(),
+    }
+}
+
 /// Where a request goes, which is then in its header and no more in its address.
 fn address(request: &mut Request<SdkBody>) -> Result<Route, Fault> {
     let runtime = Handle::try_current()?.id();
@@ -176,12 +191,7 @@ fn address(request: &mut Request<SdkBody>) -> Result<Route, Fault> {
     };
     *request.uri_mut() = uri.path_and_query.unwrap_or(PathAndQuery::from_static("/")).into();
     if !request.headers().contains_key(HOST) {
-        let usual = if scheme == Scheme::HTTPS { 443 } else { 80 };
-        let host = match authority.port_u16() {
-            Some(port) if port != usual => format!("{}:{port}", authority.host()),
-            _ => authority.host().to_string(),
-        };
-        request.headers_mut().insert(HOST, HeaderValue::try_from(host)?);
+        request.headers_mut().insert(HOST, HeaderValue::try_from(host(&scheme, &authority))?);
     }
     Ok(Route { runtime, scheme, authority })
 }
@@ -211,22 +221,18 @@ impl Line {
     async fn ask(&mut self, request: Request<SdkBody>, to_answer: Option<Duration>) -> Result<Response<Bytes>, Failed> {
         let asked = self.sender.try_send_request(request);
         let answered = drive(&mut self.connection, &self.bell, asked);
-        let answer = match to_answer {
-            None => answered.await,
-            Some(longest) => match unless(Sleep::for_(SystemClock::shared(), longest), pin!(answered)).await {
-                Some(answer) => answer,
-                None => {
-                    let late = format!("no answer of {} within {longest:?}", self.route.authority);
-                    return Err(ConnectorError::timeout(late.into()).into());
-                }
-            },
+        let late = || {
+            let longest = to_answer.unwrap_or_default();
+            ConnectorError::timeout(format!("no answer of {} within {longest:?}", self.route.shown()).into())
         };
+        let answer = within(to_answer, answered).await.ok_or_else(late)?;
         let answer = answer.map_err(|mut refused| Failed {
             unsent: refused.take_message().map(Box::new),
             error: failed(refused.into_error()),
         })?;
         let (head, body) = answer.into_parts();
-        let body = drive(&mut self.connection, &self.bell, whole(body)).await.map_err(failed)?;
+        let read = drive(&mut self.connection, &self.bell, whole(body));
+        let body = within(to_answer, read).await.ok_or_else(late)?.map_err(failed)?;
         Ok(Response::from_parts(head, body))
     }
 
@@ -248,6 +254,14 @@ impl Line {
             };
             Some(ConnectionMetadata::builder().proxied(false).poison_fn(poison).build())
         });
+    }
+}
+
+/// What comes of something, if it does in time.
+async fn within<F: Future>(longest: Option<Duration>, work: F) -> Option<F::Output> {
+    match longest {
+        None => Some(work.await),
+        Some(longest) => unless(Sleep::for_(SystemClock::shared(), longest), work).await,
     }
 }
 
@@ -349,19 +363,22 @@ impl Wake for Bell {
 }
 
 /// Connections that nobody uses.
-static IDLERS: Mutex<Idlers> = Mutex::new(Idlers { lines: Vec::new(), is_watched: false });
+static IDLERS: Mutex<Idlers> = Mutex::new(Idlers { lines: Vec::new(), is_watched: false, kept: Vec::new() });
 
 struct Idlers {
     /// The one that was used last is the last one.
     lines: Vec<(Instant, Line)>,
     /// Whether somebody will close those that stay too long.
     is_watched: bool,
+    /// The runtimes that close theirs when they end.
+    kept: Vec<Id>,
 }
 
 impl Idlers {
     /// Those that have been here for too long.
     fn stale(&mut self) -> Vec<(Instant, Line)> {
-        self.lines.extract_if(.., |(since, _)| since.elapsed() >= IDLE).collect()
+        let now = Instant::now();
+        self.lines.extract_if(.., |(since, _)| now.saturating_duration_since(*since) >= IDLE).collect()
     }
 }
 
@@ -384,15 +401,37 @@ async fn take(route: &Route) -> Option<Line> {
 
 /// Keeps a connection, if it can be used again.
 fn put(line: Line) {
-    if line.connection.is_none() || !line.sender.is_ready() {
-        return;
-    }
+    let runtime = line.route.runtime;
+    let here = Handle::try_current().ok().filter(|here| here.id() == runtime);
+    let Some(here) = here.filter(|_| line.connection.is_some() && line.sender.is_ready()) else { return };
     let mut idlers = lock(&IDLERS);
     idlers.lines.push((Instant::now(), line));
-    if !std::mem::replace(&mut idlers.is_watched, true) {
-        drop(idlers);
+    let is_watched = std::mem::replace(&mut idlers.is_watched, true);
+    let is_kept = idlers.kept.contains(&runtime);
+    if !is_kept {
+        idlers.kept.push(runtime);
+    }
+    drop(idlers);
+    if !is_watched {
         network::spawn(watch());
     }
+    if !is_kept {
+        // A runtime that ends drops its tasks.
+        let ends = Ends(move || close(runtime));
+        here.spawn(async move {
+            let _ends = ends;
+            std::future::pending::<()>().await;
+        });
+    }
+}
+
+/// Closes what a runtime has left.
+fn close(runtime: Id) {
+    let mut idlers = lock(&IDLERS);
+    idlers.kept.retain(|kept| *kept != runtime);
+    let left: Vec<_> = idlers.lines.extract_if(.., |(_, line)| line.route.runtime == runtime).collect();
+    drop(idlers);
+    drop(left);
 }
 
 /// Closes what stays too long, until there is nothing.

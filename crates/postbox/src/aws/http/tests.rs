@@ -21,6 +21,8 @@ enum Deed {
     Leaves,
     /// Until the client leaves.
     Waits,
+    /// The same in the middle of its answer.
+    AnswersInPart,
 }
 
 /// A server that repeats what it is told, and how often somebody connected to it.
@@ -104,7 +106,10 @@ fn serve(socket: Socket, deed: Deed, news: &mpsc::Sender<()>) {
             Deed::AnswersForTheLastTime => writer.write_all(whole("connection: close\r\n").as_bytes()).unwrap(),
             Deed::AnswersAndLeaves => return writer.write_all(whole("").as_bytes()).unwrap(),
             Deed::Leaves => return,
-            Deed::Waits => {
+            Deed::Waits | Deed::AnswersInPart => {
+                if deed == Deed::AnswersInPart {
+                    writer.write_all(&whole("").as_bytes()[..whole("").len() - 1]).unwrap();
+                }
                 news.send(()).unwrap();
                 assert_eq!(reader.read(&mut [0; 1]).unwrap_or(0), 0, "nothing more is said");
                 return news.send(()).unwrap();
@@ -229,11 +234,51 @@ fn a_connection_stays_on_its_runtime() {
         second.block_on(server.ask("x")).unwrap();
     }
     assert_eq!(server.connections(), 2);
+    let kept = |of: &Runtime| {
+        let of = of.handle().id();
+        lock(&IDLERS).lines.iter().filter(|(_, line)| line.route.runtime == of).count()
+    };
+    assert_eq!((kept(&first), kept(&second)), (1, 1));
+    let ended = first.handle().clone();
     drop(first);
+    assert!(lock(&IDLERS).lines.iter().all(|(_, line)| line.route.runtime != ended.id()), "it is closed");
+    assert!(!lock(&IDLERS).kept.contains(&ended.id()));
     second.block_on(server.ask("x")).unwrap();
     assert_eq!(server.connections(), 2);
     runtime().block_on(server.ask("x")).unwrap();
     assert_eq!(server.connections(), 3);
+}
+
+/// A runtime ends while somebody connects, and he goes on elsewhere.
+#[test]
+fn a_connection_that_was_begun_on_another_runtime_is_given_up() {
+    let server = Server::start(Deed::Answers);
+    let (first, second) = (runtime(), runtime());
+    let mut asking = Box::pin(server.ask("x"));
+    let mut begin = || asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(first.block_on(async { begin() }).is_pending(), "it takes more than a look");
+    let error = second.block_on(asking).unwrap_err();
+    assert!(error.is_io(), "{error:?}");
+    second.block_on(server.ask("x")).unwrap();
+}
+
+#[test]
+fn an_answer_that_does_not_end_is_too_late() {
+    let server = Server::start(Deed::AnswersInPart);
+    runtime().block_on(async {
+        let hasty = Asking { to_answer: Some(Duration::from_millis(50)), ..PATIENT };
+        let error = hasty.ask(server.request("x")).await.unwrap_err();
+        assert!(error.is_timeout(), "{error:?}");
+        assert!(take(&server.route()).await.is_none(), "its connection is closed");
+    });
+}
+
+#[test]
+fn no_password_is_in_what_is_said_of_a_place() {
+    let mut request = Request::post("http://user:s3cret@example.org:81/").body(SdkBody::empty()).unwrap();
+    runtime().block_on(async {
+        assert_eq!(address(&mut request).unwrap().shown(), "example.org:81");
+    });
 }
 
 #[test]
