@@ -13,7 +13,7 @@ use aws_smithy_types::Blob;
 use futures_util::future::try_join_all;
 
 use super::item::{now, state, text};
-use super::place::{checked_endpoint, load, truth};
+use super::place::{checked_endpoint, is_region, load, truth};
 use super::table::{Table, Written};
 use crate::address::{Uri, decoded};
 use crate::cancellation::unless;
@@ -97,6 +97,9 @@ impl DynamoDbReplyStore {
         }
         let (region, table) = uri.host_and_path();
         let table = decoded(table);
+        if !is_region(region) {
+            return Err(Error::resolution(text, "that is no region; write dynamodb://eu-west-1/table"));
+        }
         if table.is_empty() {
             return Err(Error::resolution(text, "which table? Write dynamodb://region/table"));
         }

@@ -33,6 +33,9 @@ const SHELVES: u32 = 8;
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 /// So many entries are looked at in one request.
 const LOOK_AT: usize = 100;
+/// Of so many answers at most it is remembered that nobody knows whether they were taken.
+const MOST_UNKNOWN: usize = 10_000;
+
 /// A table of replies.
 pub(super) struct Table {
     client: Client,
@@ -40,6 +43,8 @@ pub(super) struct Table {
     /// In errors.
     pub(super) shown: String,
     waiting: Mutex<Waiting>,
+    /// The tokens of those answers of which nobody knows whether they were taken here.
+    taking: Mutex<HashMap<ReplyId, String>>,
     /// Somebody began to wait.
     joined: tokio::sync::Notify,
 }
@@ -61,8 +66,8 @@ pub(super) enum Written {
 
 impl Table {
     pub(super) fn new(client: Client, name: String, shown: String) -> Arc<Self> {
-        let (waiting, joined) = (Mutex::default(), tokio::sync::Notify::new());
-        Arc::new(Table { client, name, shown, waiting, joined })
+        let joined = tokio::sync::Notify::new();
+        Arc::new(Table { client, name, shown, waiting: Mutex::default(), taking: Mutex::default(), joined })
     }
 
     fn failed(&self, fault: Fault) -> Error {
@@ -204,9 +209,22 @@ impl Table {
         }
     }
 
-    /// Takes an answer: it is marked as taken, by us, so that a lost answer to that loses nothing, and then removed.
+    /// Takes an answer: it is marked as taken, by us, so that a lost answer to that loses nothing, and then removed. If none of the
+    /// attempts was answered, the next one has the same mark.
     pub(super) async fn take(self: &Arc<Self>, id: &ReplyId) -> Result<Option<ReplyEntry>, Error> {
-        let (token, now) = (new_uuid().to_string(), now());
+        let token = lock(&self.taking).get(id).cloned().unwrap_or_else(|| new_uuid().to_string());
+        let taken = self.take_as(id, &token).await;
+        let mut taking = lock(&self.taking);
+        match taken.is_err() {
+            true if taking.len() < MOST_UNKNOWN => drop(taking.insert(id.clone(), token)),
+            true => {}
+            false => drop(taking.remove(id)),
+        }
+        taken
+    }
+
+    async fn take_as(self: &Arc<Self>, id: &ReplyId, token: &str) -> Result<Option<ReplyEntry>, Error> {
+        let now = now();
         let request = self
             .client
             .update_item()
@@ -217,7 +235,7 @@ impl Table {
             .expression_attribute_names("#token", "token")
             .expression_attribute_names("#state", "state")
             .expression_attribute_names("#expires", "expires")
-            .expression_attribute_values(":token", text(&token))
+            .expression_attribute_values(":token", text(token))
             .expression_attribute_values(":taken", text("taken"))
             .expression_attribute_values(":resolved", text("resolved"))
             .expression_attribute_values(":now", number(now))
@@ -226,7 +244,7 @@ impl Table {
         let mut item = match request.send().await {
             Ok(answer) => answer.attributes.unwrap_or_default(),
             Err(error) => match self.refused(error)? {
-                Some(item) if read(&item, "token") == Some(&token) => item,
+                Some(item) if read(&item, "token") == Some(token) => item,
                 Some(item) => return Ok(entry(id, item, now)),
                 None => return Ok(None),
             },
@@ -354,7 +372,7 @@ impl Table {
             // Nothing is awaited past its expiry.
             let until_expiry = next.map_or(LOOK.1, |expires| Duration::from_millis(expires.saturating_sub(now())));
             let is_joined = unless(tokio::time::sleep(pause.min(until_expiry)), joined).await.is_some();
-            pause = (pause * 3 / 2).min(LOOK.1);
+            pause = slower(pause);
             if is_joined {
                 // Who has just begun to wait is answered soon as a rule; how many do, does not matter.
                 tokio::time::sleep_until(soonest).await;
@@ -392,6 +410,26 @@ impl Table {
     }
 }
 
+/// How long to wait after a look that brought nothing, by how long before it.
+fn slower(pause: Duration) -> Duration {
+    (pause * 3 / 2).min(LOOK.1)
+}
+
 fn is_refused(error: &SdkError<DeleteItemError>) -> bool {
     error.as_service_error().is_some_and(DeleteItemError::is_conditional_check_failed_exception)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_become_rare_while_nothing_comes() {
+        let mut pauses: Vec<Duration> =
+            std::iter::successors(Some(LOOK.0), |pause| Some(slower(*pause))).take(20).collect();
+        assert_eq!((pauses[0], pauses[19]), (Duration::from_millis(25), Duration::from_secs(1)));
+        assert!(pauses.is_sorted() && pauses.iter().sum::<Duration>() < Duration::from_secs(15));
+        pauses.dedup();
+        assert!(pauses.len() > 5, "not all at once: {pauses:?}");
+    }
 }

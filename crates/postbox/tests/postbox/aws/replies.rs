@@ -128,6 +128,56 @@ fn what_keeps_failing_is_a_transient_error_that_names_the_table() {
     assert!(table.store.consume(id).blocking().unwrap().is_some());
 }
 
+/// It was done, and nobody was told: who asks again is.
+#[test]
+fn an_answer_is_not_lost_with_all_replies_to_its_taking() {
+    for server in [dynamodb(), moto(), ministack()] {
+        let table = Table::new(server);
+        let id = table.resolved();
+        table.place.first(usize::MAX, "UpdateItem", || Fate::DropReply);
+        assert!(table.store.consume(id.clone()).blocking().unwrap_err().is_transient());
+        assert_eq!(state(&table.others, &id), None, "it has been taken");
+        table.place.proxy.calm();
+        let taken = table.store.consume(id.clone()).blocking().unwrap().expect("the answer");
+        assert_eq!(taken.value, Some(value()));
+        assert_eq!(table.store.consume(id.clone()).blocking().unwrap(), None, "once");
+        assert_eq!(table.others.consume(id).blocking().unwrap(), None);
+    }
+}
+
+#[test]
+fn entries_go_by_themselves_and_expired_ones_are_found_by_the_index() {
+    for server in [dynamodb(), moto(), ministack()] {
+        let table = Table::new(server);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = Client::new(&config(&table.place.server));
+        let shown = runtime.block_on(client.describe_time_to_live().table_name(&table.place.name).send()).unwrap();
+        let shown = shown.time_to_live_description.unwrap();
+        assert_eq!(shown.attribute_name.as_deref(), Some("ttl"));
+        assert!(matches!(shown.time_to_live_status.unwrap().as_str(), "ENABLED" | "ENABLING"));
+
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let written = Arc::new(std::sync::Mutex::new(Vec::new()));
+        table.place.proxy.on({
+            let written = Arc::clone(&written);
+            move |request| {
+                if request.operation == "PutItem" {
+                    written.lock().unwrap().push(json(request)["Item"]["ttl"]["N"].as_str().unwrap().to_string());
+                }
+                Fate::Pass
+            }
+        });
+        assert!(table.store.create(ReplyId::new(), HOUR).blocking().unwrap());
+        let ttl: u64 = written.lock().unwrap().remove(0).parse().unwrap();
+        assert!((now + 3_600..=now + 3_660).contains(&ttl), "{ttl}, and it is {now}");
+
+        table.place.proxy.reset_counts();
+        assert!(table.store.scan_expired(10).blocking().unwrap().is_empty());
+        assert_eq!(table.store.cleanup_expired(10).blocking().unwrap(), 0);
+        assert!(table.place.proxy.requests().iter().all(|operation| operation == "Query"));
+    }
+}
+
 #[test]
 fn nonsense_for_a_reply_is_an_error_and_no_panic() {
     let table = Table::new(dynamodb());
