@@ -82,7 +82,7 @@ pub(super) fn names_and_attributes_are_checked(place: &Place<'_>) {
         let refused = place.connection.mailbox::<u32, u32, Json>(name);
         assert!(matches!(refused, Err(Error::InvalidParameter { parameter: "mailbox name", .. })), "{name:?}");
     }
-    let allowed = "x".repeat(80);
+    let allowed = "x".repeat(place.harness.longest_name());
     for name in ["a", "A.b_c:d-9", allowed.as_str()] {
         assert!(place.connection.mailbox::<u32, u32, Json>(name).is_ok(), "{name:?}");
     }

@@ -85,6 +85,11 @@ pub trait Harness: Send + Sync {
         ""
     }
 
+    /// How long a name may be. Less than anywhere where the place writes something before it.
+    fn longest_name(&self) -> usize {
+        80
+    }
+
     /// Why the place under test, which stands for another, does not do what a case says. Such a case has to fail: if it does not,
     /// the place has been mended, and this is to be taken back.
     fn differs(&self, _case: &str) -> Option<&'static str> {

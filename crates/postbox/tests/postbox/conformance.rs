@@ -182,6 +182,8 @@ mod redis {
 struct Aws {
     place: crate::aws::Scratch,
     suffix: &'static str,
+    /// Whether the names of its queues have a prefix, as all have on AWS itself.
+    has_prefix: bool,
     /// Cases in which the server does not do as SQS does, and why.
     differences: &'static [(&'static str, &'static str)],
 }
@@ -193,7 +195,9 @@ impl Aws {
             ".fifo" if moto.starts_with("http:") => MOTO_FIFO,
             _ => &[],
         };
-        Aws { place: crate::aws::Scratch::at(&moto, &crate::aws::dynamodb()), suffix, differences }
+        let has_prefix = suffix == ".fifo" || crate::aws::is_aws(&moto);
+        let place = crate::aws::Scratch::at(&moto, &crate::aws::dynamodb(), has_prefix);
+        Aws { place, suffix, has_prefix, differences }
     }
 
     /// With callers on a runtime that runs by itself, which make their requests there.
@@ -201,7 +205,8 @@ impl Aws {
         crate::aws::stay_on_a_runtime();
         // Its own DynamoDB, for a second opinion.
         let ministack = crate::aws::ministack();
-        Aws { place: crate::aws::Scratch::at(&ministack, &ministack), suffix, differences: &[] }
+        let place = crate::aws::Scratch::at(&ministack, &ministack, false);
+        Aws { place, suffix, has_prefix: false, differences: &[] }
     }
 }
 
@@ -226,6 +231,10 @@ impl Harness for Aws {
 
     fn suffix(&self) -> &'static str {
         self.suffix
+    }
+
+    fn longest_name(&self) -> usize {
+        if self.has_prefix { crate::aws::LONGEST_UNDER_PREFIX } else { 80 }
     }
 
     fn differs(&self, case: &str) -> Option<&'static str> {

@@ -78,6 +78,15 @@ fn prefix(endpoint: &str) -> Option<&str> {
     Some(endpoint.strip_prefix("aws://")?.split_once('/').expect("aws://region/prefix").1)
 }
 
+pub(crate) fn is_aws(endpoint: &str) -> bool {
+    prefix(endpoint).is_some()
+}
+
+/// As much of it as the longest names leave room for: `conformance-`, 32 digits, `_-dead.fifo`, and `_-t` between the two.
+const PREFIX: usize = 20;
+/// The longest name behind it.
+pub(crate) const LONGEST_UNDER_PREFIX: usize = 80 - PREFIX - 3;
+
 /// A place that makes what is missing; on AWS it removes that in the end.
 pub(crate) struct Scratch {
     pub(crate) connection: Connection,
@@ -85,20 +94,18 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn at(endpoint: &str, dynamodb: &str) -> Self {
+    /// Under a prefix, if that is wanted, and always on AWS.
+    pub(crate) fn at(endpoint: &str, dynamodb: &str, has_prefix: bool) -> Self {
         let name = table(dynamodb);
         let client = postbox::aws::dynamodb::Client::new(&config(dynamodb));
         let replies = DynamoDbReplyStore::from_client(client, name.as_str());
         replies.create_table().blocking().unwrap();
         let backend = backend(endpoint).create_missing(true).replies(Arc::new(replies)).build();
         let connection = Connection::new(backend);
-        match prefix(endpoint) {
-            None => Scratch { connection, cleanup: None },
-            Some(_) => {
-                let own: String = name.chars().take(30).collect();
-                Scratch { connection: connection.prefix(own), cleanup: Some((config(dynamodb), name)) }
-            }
-        }
+        let is_aws = is_aws(endpoint);
+        let own: String = name.chars().take(PREFIX).collect();
+        let connection = if is_aws || has_prefix { connection.prefix(own) } else { connection };
+        Scratch { connection, cleanup: is_aws.then(|| (config(dynamodb), name)) }
     }
 }
 
