@@ -45,6 +45,11 @@ pub(crate) fn spawn(work: Work) {
     }
 }
 
+/// The same, of work that asks since when there was news for it.
+pub(crate) fn spawn_listening(work: impl FnOnce(Arc<Heard>) -> Work) {
+    spawn(Box::pin(Listening::new(work)));
+}
+
 fn spawn_far(work: Work) {
     network::spawn(async move {
         let _under_way = UnderWay::begin();
@@ -83,9 +88,7 @@ impl Drop for Moving {
 /// Does something while its result is waited for, by whoever does so, and to its end if he leaves. Nobody else should depend on
 /// it: he need not come back soon.
 pub(crate) fn own<T: Send + 'static>(work: impl FnOnce(Arc<Heard>) -> Work, result: Answer<T>) -> Answer<T> {
-    let heard = Arc::new(Heard::default());
-    let work = Listening { work: work(Arc::clone(&heard)), heard };
-    Answer::from_future(Own { result, work: Moving(Some(Box::pin(work))) })
+    Answer::from_future(Own { result, work: Moving(Some(Box::pin(Listening::new(work)))) })
 }
 
 /// Dropped in this order: what is done without him is known to be so.
@@ -117,6 +120,13 @@ impl<T> Future for Own<T> {
 struct Listening {
     work: Work,
     heard: Arc<Heard>,
+}
+
+impl Listening {
+    fn new(work: impl FnOnce(Arc<Heard>) -> Work) -> Self {
+        let heard = Arc::new(Heard::default());
+        Listening { work: work(Arc::clone(&heard)), heard }
+    }
 }
 
 impl Future for Listening {
@@ -280,6 +290,34 @@ mod tests {
         let before = Instant::now();
         second.send(()).unwrap();
         assert!(done.recv().unwrap().unwrap() >= before, "not from when it was heard of something else");
+    }
+
+    #[test]
+    fn a_task_that_runs_late_knows_when_there_was_news() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let _here = runtime.enter();
+        let (answer, came) = tokio::sync::oneshot::channel::<()>();
+        let (sender, done) = mpsc::channel();
+        let waits = sender.clone();
+        spawn_listening(|heard| {
+            Box::pin(async move {
+                waits.send(None).unwrap();
+                let _ = came.await;
+                waits.send(Some(heard.since())).unwrap();
+            })
+        });
+        assert_eq!(done.recv().unwrap(), None, "it waits");
+        // Its only thread is busy when the answer comes.
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        runtime.spawn(async move {
+            sender.send(None).unwrap();
+            may_go_on.recv().unwrap();
+        });
+        assert_eq!(done.recv().unwrap(), None);
+        answer.send(()).unwrap();
+        let after = Instant::now();
+        go_on.send(()).unwrap();
+        assert!(done.recv().unwrap().unwrap() <= after);
     }
 
     #[test]

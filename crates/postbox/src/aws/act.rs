@@ -15,21 +15,68 @@ use super::leases::{Begin, after};
 use super::letter::whole_seconds;
 use super::queue::{Outcome, Queue};
 use crate::backend::{Receipt, Visibility};
+use crate::cancellation::unless;
+use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
+use crate::id::ReceiptHandle;
 use crate::near::Work;
 use crate::network;
 use crate::operation::Answer;
 use crate::promise::{Promise, promise};
 
+/// For so many seconds SQS leases a message, with all extensions.
+const LONGEST: u64 = 12 * 60 * 60;
+
 /// An act on a delivery, and what it makes of the lease.
 pub(super) struct Acting {
-    receipt: Receipt,
+    busy: Busy,
     /// When it becomes visible again, and whether the lease ends. `None`: it is deleted.
     change: Option<(i32, bool)>,
     promise: Promise<()>,
 }
 
 impl Entry for Acting {}
+
+/// An act on a delivery has begun. When this is dropped the next one may, whatever has become of it.
+pub(super) struct Busy {
+    queue: Arc<Queue>,
+    receipt: Receipt,
+    has_ended: bool,
+}
+
+impl Busy {
+    pub(super) fn new(queue: &Arc<Queue>, receipt: Receipt) -> Self {
+        Busy { queue: Arc::clone(queue), receipt, has_ended: false }
+    }
+
+    /// The lease has ended.
+    fn end(&mut self) {
+        self.has_ended = true;
+        self.queue.leases.end(&self.receipt.handle);
+    }
+
+    /// The lease has not, and lasts until then, if that has changed.
+    fn release(&mut self, until: Option<Instant>) {
+        self.has_ended = true;
+        self.queue.leases.release(&self.receipt.handle, until);
+    }
+
+    fn handle(&self) -> &ReceiptHandle {
+        &self.receipt.handle
+    }
+
+    fn gone(&self) -> Error {
+        Error::ReceiptHandleExpired { id: self.receipt.id.clone() }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.release(None);
+        }
+    }
+}
 
 impl Queue {
     pub(super) fn acknowledge(
@@ -75,9 +122,9 @@ impl Queue {
     }
 
     /// Removes a delivery, as the last part of an act that has begun.
-    pub(super) async fn finish(self: &Arc<Self>, receipt: Receipt) -> Result<(), Error> {
+    pub(super) async fn finish(self: &Arc<Self>, busy: Busy) -> Result<(), Error> {
         let (promise, done) = promise(None);
-        self.push_acts([Acting { receipt, change: None, promise }], Vec::<Answer<()>>::new());
+        self.push_acts([Acting { busy, change: None, promise }], Vec::<Answer<()>>::new());
         done.await
     }
 
@@ -96,23 +143,29 @@ impl Queue {
 
     /// An act that has begun, and its answer. What needs no request is done.
     fn acting(
-        &self,
+        self: &Arc<Self>,
         receipt: Receipt,
         wish: Option<Visibility>,
         until: Instant,
     ) -> (Option<Acting>, Answer<Result<(), Error>>) {
+        let busy = Busy::new(self, receipt);
         let change = match wish {
             None => None,
             // A lease is never made shorter.
-            Some(Visibility::Extend(by)) if after(Instant::now(), by) <= until => {
-                self.leases.release(&receipt.handle, None);
-                return (None, Answer::ready(Ok(())));
-            }
+            Some(Visibility::Extend(by)) if after(Instant::now(), by) <= until => return (None, Answer::ready(Ok(()))),
             Some(Visibility::Extend(by)) => Some((whole_seconds(by), false)),
             Some(Visibility::Return(by)) => Some((whole_seconds(by), true)),
         };
+        if let Some((seconds, _)) = change {
+            let age = self.leases.age(busy.handle()).as_secs();
+            if age + u64::from(seconds.unsigned_abs()) > LONGEST {
+                let limit = format!("{LONGEST} s in all since it was received, on SQS, which was {age} s ago");
+                let error = Error::invalid("visibility_timeout", format!("{seconds} s"), limit);
+                return (None, Answer::ready(Err(error)));
+            }
+        }
         let (promise, done) = promise(None);
-        (Some(Acting { receipt, change, promise }), Answer::from_future(done))
+        (Some(Acting { busy, change, promise }), Answer::from_future(done))
     }
 
     /// Acts of one kind, in one request.
@@ -120,44 +173,57 @@ impl Queue {
         let facts = match self.facts().await {
             Ok(facts) => facts,
             Err(error) => {
-                for entry in entries {
-                    self.leases.release(&entry.receipt.handle, None);
-                    entry.promise.fulfil(Err(error.clone()));
+                for Acting { busy, promise, .. } in entries {
+                    drop(busy);
+                    promise.fulfil(Err(error.clone()));
                 }
                 return;
             }
         };
         let asked = Instant::now();
-        // It may have stood in line for longer than its lease lasts.
-        let (entries, late): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|entry| self.leases.lasts(&entry.receipt.handle, asked));
-        for Acting { receipt, promise, .. } in late {
-            self.leases.end(&receipt.handle);
-            promise.fulfil(Err(Error::ReceiptHandleExpired { id: receipt.id }));
-        }
-        let ask = |entries: &[Acting]| self.ask_acts(&facts.url, entries);
-        for (entry, result) in self.patiently(entries, ask).await {
-            let handle = &entry.receipt.handle;
-            let result = match (result, entry.change) {
+        // It may have stood in line, or been asked for again, for longer than its lease lasts.
+        let check = |entry: &Acting| match self.leases.lasts(entry.busy.handle(), Instant::now()) {
+            true => Ok(()),
+            false => Err(Fault::late(&self.shown())),
+        };
+        let ask = |entries: &[Acting]| self.ask_in_time(&facts.url, entries);
+        for (entry, result) in self.patiently(entries, check, ask).await {
+            // What was done by then may have been done to the next delivery.
+            let result = result.and_then(|done| check(&entry).map(|()| done));
+            let Acting { mut busy, change, promise } = entry;
+            let result = match (result, change) {
                 (Ok(_), Some((seconds, false))) => {
-                    let until = after(asked, Duration::from_secs(seconds.unsigned_abs().into()));
-                    self.leases.release(handle, Some(until));
+                    busy.release(Some(after(asked, Duration::from_secs(seconds.unsigned_abs().into()))));
                     Ok(())
                 }
                 (Ok(_), _) => {
-                    self.leases.end(handle);
+                    busy.end();
                     Ok(())
                 }
                 (Err(fault), _) if fault.is_stale_receipt() => {
-                    self.leases.end(handle);
-                    Err(Error::ReceiptHandleExpired { id: entry.receipt.id.clone() })
+                    busy.end();
+                    Err(busy.gone())
                 }
                 (Err(fault), _) => {
-                    self.leases.release(handle, None);
+                    busy.release(None);
                     Err(self.failed(fault))
                 }
             };
-            entry.promise.fulfil(result);
+            promise.fulfil(result);
+        }
+    }
+
+    /// Asks until the first of the leases has ended: nothing is done with a receipt that is not good any more.
+    fn ask_in_time<'a>(
+        &'a self,
+        url: &str,
+        entries: &[Acting],
+    ) -> impl Future<Output = Result<Outcome, Fault>> + Send + use<'a> {
+        let left = entries.iter().map(|entry| self.leases.left(entry.busy.handle())).min().unwrap_or_default();
+        let answer = self.ask_acts(url, entries);
+        async move {
+            // Nobody knows what was done: all that are still good are asked for again.
+            unless(Sleep::for_(SystemClock::shared(), left), answer).await.unwrap_or_else(|| Ok(Outcome::default()))
         }
     }
 
@@ -168,8 +234,8 @@ impl Queue {
     ) -> Pin<Box<dyn Future<Output = Result<Outcome, Fault>> + Send + 'a>> {
         let client = &self.region.client;
         let failed = || self.shown();
-        if let [Acting { receipt, change, .. }] = entries {
-            let handle = receipt.handle.to_string();
+        if let [Acting { busy, change, .. }] = entries {
+            let handle = busy.handle().to_string();
             let done = || Ok((vec![("0".into(), String::new())], Vec::new()));
             let Some((seconds, _)) = change else {
                 let request = client.delete_message().queue_url(url).receipt_handle(handle).send();
@@ -187,7 +253,7 @@ impl Queue {
         }
         if entries.iter().all(|entry| entry.change.is_none()) {
             let entries = entries.iter().enumerate().map(|(at, entry)| {
-                let entry = DeleteEntry::builder().id(at.to_string()).receipt_handle(entry.receipt.handle.to_string());
+                let entry = DeleteEntry::builder().id(at.to_string()).receipt_handle(entry.busy.handle().to_string());
                 entry.build().expect("it has an id and a receipt")
             });
             let request = client.delete_message_batch().queue_url(url).set_entries(Some(entries.collect())).send();
@@ -198,7 +264,7 @@ impl Queue {
         }
         let entries = entries.iter().enumerate().map(|(at, entry)| {
             let entry_builder =
-                ChangeEntry::builder().id(at.to_string()).receipt_handle(entry.receipt.handle.to_string());
+                ChangeEntry::builder().id(at.to_string()).receipt_handle(entry.busy.handle().to_string());
             let seconds = entry.change.map_or(0, |(seconds, _)| seconds);
             entry_builder.visibility_timeout(seconds).build().expect("it has an id and a receipt")
         });

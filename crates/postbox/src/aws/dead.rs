@@ -1,12 +1,15 @@
 //! Dead letters: in the queue that the redrive policy names, or in one of the mailbox's own.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::MessageSystemAttributeName as Fact;
+use aws_sdk_sqs::types::{MessageSystemAttributeName as Fact, QueueAttributeName as Attribute};
 
+use super::act::Busy;
 use super::fault::{Fault, fault};
 use super::letter::{Content, Dead, Letter, Received, as_millis};
+use super::name;
 use super::queue::{Queue, lock};
 use super::region::Facts;
 use crate::backend::{DeadLetter, Delivery, Receipt, Redrive};
@@ -16,8 +19,10 @@ use crate::id::{MessageId, ReceiptHandle};
 
 /// For how long letters are taken out to be looked at, in seconds. They are put back when that is done.
 const LOOK: i32 = 60;
-/// What is asked of letters besides: when one died that SQS itself has buried.
-const FACTS: [Fact; 1] = [Fact::ApproximateFirstReceiveTimestamp];
+/// What is asked of letters besides: when one died that SQS itself has buried, and where.
+const FACTS: [Fact; 2] = [Fact::ApproximateFirstReceiveTimestamp, Fact::DeadLetterQueueSourceArn];
+/// For how long letters are kept, in seconds: as long as SQS does, which counts from when a message was first sent.
+const RETENTION: u32 = 14 * 24 * 60 * 60;
 /// How long to look for a letter that should be there, in seconds.
 const SEARCH: i32 = 1;
 /// How often to ask how far a move is.
@@ -37,7 +42,7 @@ impl Queue {
                 let (queue, account) = (parts.next().unwrap_or_default(), parts.next());
                 self.region.find(queue, account).await.map_err(|fault| fault.error)?
             }
-            None => self.region.find(&self.dead, None).await.map_err(|fault| fault.error)?,
+            None => self.region.find(&self.dead, self.account()).await.map_err(|fault| fault.error)?,
         };
         match url {
             Some(url) => self.learn_dead(url).await.map(Some),
@@ -63,6 +68,15 @@ impl Queue {
         if let Some(dead) = self.dead_queue().await? {
             return Ok(dead);
         }
+        if let Some((arn, _)) = &self.facts().await?.redrive
+            && arn.rsplit(':').next() != Some(&self.dead)
+        {
+            let reason = format!(
+                "the redrive policy of queue {:?} names {arn}, and there is no such queue; create it",
+                self.queue
+            );
+            return Err(Error::resolution(&self.shown(), reason));
+        }
         if !self.region.manners.creates {
             let reason = format!(
                 "queue {:?} has no redrive policy, and there is no queue {:?} for its dead letters; create one of the two \
@@ -71,30 +85,53 @@ impl Queue {
             );
             return Err(Error::resolution(&self.shown(), reason));
         }
-        let made = self.region.create(&self.dead, Vec::new()).await;
-        self.learn_dead(made.map_err(|fault| fault.error)?).await
+        let url = self.make_dead().await?;
+        self.learn_dead(url).await
+    }
+
+    /// Makes the mailbox's own queue for dead letters.
+    pub(super) async fn make_dead(&self) -> Result<String, Error> {
+        if self.dead.len() > name::LONGEST {
+            let limit = format!(
+                "up to {} characters where it has dead letters, whose queue would be {:?}",
+                name::LONGEST_WITH_DEAD,
+                self.dead
+            );
+            return Err(Error::invalid("mailbox name", format!("{:?}", self.queue), limit));
+        }
+        let retention = (Attribute::MessageRetentionPeriod, RETENTION.to_string());
+        self.region.create(&self.dead, vec![retention]).await.map_err(|fault| fault.error)
+    }
+
+    /// Whether a queue of dead letters is this mailbox's alone, and all in it can be moved or removed at once.
+    async fn owns(&self, dead: &Facts) -> bool {
+        if dead.url.rsplit('/').next() == Some(&self.dead) {
+            return true;
+        }
+        let sources = self.region.client.list_dead_letter_source_queues().queue_url(&dead.url).send().await;
+        sources.is_ok_and(|sources| sources.queue_urls.len() == 1)
     }
 
     /// Moves a delivery there: written first, then removed here. A crash in between leaves it in both, never in none.
     pub(super) async fn bury(self: &Arc<Self>, receipt: Receipt, reason: String) -> Result<(), Error> {
         let gone = || Error::ReceiptHandleExpired { id: receipt.id.clone() };
         self.leases.begin_after(&receipt.handle).await.ok_or_else(gone)?;
+        let busy = Busy::new(self, receipt.clone());
         let Some((delivery, group)) = self.leases.content(&receipt.handle) else { return Err(gone()) };
-        if let Err(error) = self.write(&delivery, group, reason).await {
-            self.leases.release(&receipt.handle, None);
-            return Err(error);
-        }
-        self.finish(receipt).await
+        self.write(&delivery, group, reason).await?;
+        self.finish(busy).await
     }
 
     async fn write(self: &Arc<Self>, delivery: &Delivery, group: Option<String>, reason: String) -> Result<(), Error> {
         let dead = self.dead_queue_to_write().await?;
+        let source = self.facts().await?.arn.clone();
         let letter = |reason: &str| {
             let dead = Dead {
                 reason: reason.to_string(),
-                at: as_millis(SystemClock.now()),
+                at: as_millis(SystemClock.wall().into()),
                 enqueued_at: as_millis(delivery.enqueued_at),
                 delivery_count: delivery.delivery_count,
+                source: source.clone(),
             };
             Letter::new(Content { dead: Some(dead), ..Content::of(delivery) })
         };
@@ -102,10 +139,9 @@ impl Queue {
         let room = reason.len().saturating_sub(letter(&reason).size.saturating_sub(dead.most));
         let end = (0..=room).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
         let letter = letter(&reason[..end]);
-        self.region
-            .put(&dead.url, letter, self.is_fifo, group, &format!("dead-{}", delivery.id))
-            .await
-            .map_err(|fault| self.dead_failed(fault))
+        // The same for each attempt at it, and another one when it has been back in the queue: SQS remembers it for five minutes.
+        let once = format!("dead-{}-{}", delivery.id, as_millis(delivery.enqueued_at));
+        self.region.put(&dead.url, letter, self.is_fifo, group, &once).await.map_err(|fault| self.dead_failed(fault))
     }
 
     pub(super) async fn count_dead(self: &Arc<Self>) -> Result<u64, Error> {
@@ -129,16 +165,18 @@ impl Queue {
         most: usize,
         which: Option<&MessageId>,
     ) -> Result<(Vec<Received>, Vec<ReceiptHandle>), Error> {
+        let own = self.facts().await?.arn.clone();
         let (there, _) = self.region.count(&dead.url).await.map_err(|fault| self.dead_failed(fault))?;
         let there = usize::try_from(there).unwrap_or(usize::MAX);
         let (mut taken, mut others) = (Vec::new(), Vec::new());
+        let mut seen = HashSet::new();
         loop {
             let left = most.saturating_sub(taken.len());
             if left == 0 {
                 break;
             }
-            // What is said to be there is waited for; SQS does not find everything at the first look.
-            let wait = if taken.len() + others.len() < there { SEARCH } else { 0 };
+            // What is said to be there is waited for; SQS does not find everything at the first look, nor knows at once how much there is.
+            let wait = if seen.is_empty() || seen.len() < there { SEARCH } else { 0 };
             let many = if which.is_some() { 10 } else { left.min(10) };
             let found = self.region.receive(&dead.url, many, LOOK, wait, self.is_fifo, &FACTS).await;
             let found = match found {
@@ -149,15 +187,19 @@ impl Queue {
                     return Err(self.dead_failed(fault));
                 }
             };
-            if found.is_empty() {
-                break;
-            }
+            let known = seen.len();
             for letter in found {
-                if taken.len() < most && which.is_none_or(|id| letter.delivery.id == *id) {
+                let is_new = seen.insert(letter.sqs_id.clone());
+                let is_wanted = letter.is_of(own.as_deref()) && which.is_none_or(|id| letter.delivery.id == *id);
+                if is_new && is_wanted && taken.len() < most {
                     taken.push(letter);
                 } else {
                     others.push(letter.delivery.receipt_handle.clone());
                 }
+            }
+            // Nothing, or only what has come back by now.
+            if seen.len() == known {
+                break;
             }
         }
         Ok((taken, others))
@@ -185,6 +227,7 @@ impl Queue {
         };
         let (there, _) = self.region.count(&dead.url).await.map_err(|fault| self.dead_failed(fault))?;
         if usize::try_from(there).is_ok_and(|there| there > 0 && most >= there)
+            && self.owns(&dead).await
             && let Some(moved) = self.move_all(&dead, &facts).await?
         {
             return Ok(moved);
@@ -275,6 +318,24 @@ impl Queue {
 
     pub(super) async fn purge_dead(self: &Arc<Self>) -> Result<u64, Error> {
         let Some(dead) = self.dead_queue().await? else { return Ok(0) };
-        self.region.purge(&dead.url, None).await.map_err(|fault| self.dead_failed(fault))
+        if self.owns(&dead).await {
+            return self.region.purge(&dead.url, None).await.map_err(|fault| self.dead_failed(fault));
+        }
+        // Letters of other queues stay.
+        let mut all = 0;
+        loop {
+            let (letters, others) = self.browse(&dead, 10, None).await?;
+            let mut gone = Ok(());
+            let many = letters.len() as u64;
+            for letter in letters {
+                gone = gone.and(self.region.remove(&dead.url, &letter.delivery.receipt_handle).await);
+            }
+            self.region.release(&dead.url, others).await;
+            gone.map_err(|fault| self.dead_failed(fault))?;
+            all += many;
+            if many == 0 {
+                return Ok(all);
+            }
+        }
     }
 }

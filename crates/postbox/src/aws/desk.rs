@@ -180,6 +180,11 @@ impl Desk {
                 let has_other = |other: &Poll| other.visibility == poll.visibility && other.late > now;
                 let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility;
                 let waiters = match state.polls.iter().any(has_other) {
+                    // Each has a poll of his own, and this was one of theirs.
+                    true if !self.gathers => {
+                        let first = state.waiting.iter().position(is_his);
+                        first.and_then(|at| state.waiting.remove(at)).into_iter().collect()
+                    }
                     true => Vec::new(),
                     false => take_if(&mut state.waiting, is_his),
                 };

@@ -21,6 +21,7 @@ pub(super) struct Fault {
 /// What stands before codes of SQS's older protocol, which the newer one repeats in a header.
 const BEFORE: &[&str] = &["AWS.SimpleQueueService.", "KMS."];
 const MISSING: &[&str] = &["QueueDoesNotExist", "NonExistentQueue", "ResourceNotFoundException"];
+const STALE: &str = "ReceiptHandleIsInvalid";
 const THROTTLED: &[&str] = &[
     "RequestThrottled",
     "Throttling",
@@ -73,7 +74,7 @@ impl Fault {
 
     /// The receipt is not good any more.
     pub(super) fn is_stale_receipt(&self) -> bool {
-        matches!(self.code.as_str(), "ReceiptHandleIsInvalid" | "MessageNotInflight" | "InvalidIdFormat")
+        matches!(self.code.as_str(), STALE | "MessageNotInflight" | "InvalidIdFormat")
             || self.code == "InvalidParameterValue" && self.error.to_string().to_lowercase().contains("receipt handle")
     }
 
@@ -96,9 +97,14 @@ impl Fault {
         answered(place, entry.code, &text, !entry.sender_fault, None)
     }
 
-    /// Something that should be in an answer is not.
+    /// Something that should be in an answer is not, or not in time.
     pub(super) fn incomplete(place: &str) -> Self {
-        answered(place, "IncompleteAnswer".into(), "it says nothing of this entry", true, None)
+        answered(place, "IncompleteAnswer".into(), "it says nothing of this entry, or not in time", true, None)
+    }
+
+    /// The lease has ended.
+    pub(super) fn late(place: &str) -> Self {
+        answered(place, STALE.into(), "its lease has ended", false, None)
     }
 }
 
@@ -147,14 +153,17 @@ where
         other => {
             let chain = chain(&other);
             let says = |sign: &str| chain.to_lowercase().contains(sign);
-            // Who has no credentials now will have none in a second, unless it was only that they did not come in time.
+            // Who has no credentials now will have none in a second, unless it was only that they did not come in time, or that
+            // the place could not be reached which has them.
+            let is_unreached = says("timed out") || says("dispatch failure") && !says("not enabled");
             let is_final = matches!(&other, SdkError::ConstructionFailure(_))
-                || says("credential") && !says("timed out")
+                || says("credential") && !is_unreached
                 || ["certificate", "unknownissuer", "missing region"].into_iter().any(says);
             let hint = match () {
                 () if says("missing region") => {
                     "cannot be asked: no region (write sqs://eu-west-1/name, or set AWS_REGION)"
                 }
+                () if says("credential") && !is_final => "cannot be asked: its credentials could not be had",
                 () if says("credential") => {
                     "cannot be asked: no credentials (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or have a profile or a role)"
                 }

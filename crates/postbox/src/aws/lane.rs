@@ -27,6 +27,11 @@ pub(super) trait Entry {
     fn goes_with(&self, _: &Self) -> bool {
         true
     }
+
+    /// Whether it must not be done after this one, which came later.
+    fn goes_before(&self, _: &Self) -> bool {
+        false
+    }
 }
 
 pub(super) struct Lane<J> {

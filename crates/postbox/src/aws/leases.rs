@@ -25,11 +25,23 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct Held {
     leases: HashMap<ReceiptHandle, Lease>,
-    /// How many there may be before the next look for those that have ended.
-    most: usize,
+    /// How many bytes of bodies they have.
+    bytes: usize,
+    /// How many there may be, and how many bytes, before the next look for those that have ended.
+    most: (usize, usize),
+}
+
+impl Held {
+    fn remove(&mut self, handle: &ReceiptHandle) {
+        if let Some(lease) = self.leases.remove(handle) {
+            self.bytes -= lease.delivery.body.len();
+        }
+    }
 }
 
 struct Lease {
+    /// When it was given. SQS lets it last for so long from then.
+    since: Instant,
     until: Instant,
     is_busy: bool,
     delivery: Delivery,
@@ -49,22 +61,27 @@ pub(super) enum Begin {
 
 /// A process that crashes and a queue that loses nothing need no more than this many entries checked at a time.
 const FEW: usize = 1_000;
+/// The same in bytes.
+const FEW_BYTES: usize = 16 << 20;
 
 impl Leases {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, received: &Received, until: Instant) {
+    pub(super) fn add(&self, received: &Received, since: Instant, until: Instant) {
         let mut held = self.lock();
-        if held.leases.len() >= held.most.max(FEW) {
+        if held.leases.len() >= held.most.0.max(FEW) || held.bytes >= held.most.1.max(FEW_BYTES) {
             let now = Instant::now();
             held.leases.retain(|_, lease| lease.until > now || lease.is_busy);
-            held.most = held.leases.len() * 2;
+            held.bytes = held.leases.values().map(|lease| lease.delivery.body.len()).sum();
+            held.most = (held.leases.len() * 2, held.bytes * 2);
         }
         let delivery = received.delivery.clone();
         let handle = delivery.receipt_handle.clone();
-        held.leases.insert(handle, Lease { until, is_busy: false, delivery, group: received.group.clone() });
+        held.remove(&handle);
+        held.bytes += delivery.body.len();
+        held.leases.insert(handle, Lease { since, until, is_busy: false, delivery, group: received.group.clone() });
     }
 
     pub(super) fn begin(&self, handle: &ReceiptHandle) -> Begin {
@@ -76,7 +93,7 @@ impl Leases {
                 Begin::Now(lease.until)
             }
             Some(_) => {
-                held.leases.remove(handle);
+                held.remove(handle);
                 Begin::Never
             }
             None => Begin::Never,
@@ -84,9 +101,15 @@ impl Leases {
     }
 
     /// How much is left of a lease.
-    fn left(&self, handle: &ReceiptHandle) -> Duration {
+    pub(super) fn left(&self, handle: &ReceiptHandle) -> Duration {
         let until = self.lock().leases.get(handle).map(|lease| lease.until);
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Since when it has been leased.
+    pub(super) fn age(&self, handle: &ReceiptHandle) -> Duration {
+        let since = self.lock().leases.get(handle).map(|lease| lease.since);
+        since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// The same, after what is under way, but not after the deadline: whoever acts may have stopped looking after it. `None`: the
@@ -122,7 +145,7 @@ impl Leases {
 
     /// The lease has ended.
     pub(super) fn end(&self, handle: &ReceiptHandle) {
-        self.lock().leases.remove(handle);
+        self.lock().remove(handle);
         self.changed.notify_waiters();
     }
 

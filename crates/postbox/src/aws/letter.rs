@@ -55,6 +55,9 @@ pub(super) struct Dead {
     pub(super) at: u64,
     pub(super) enqueued_at: u64,
     pub(super) delivery_count: u32,
+    /// The queue that it comes from: others may have their dead letters in the same place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<String>,
 }
 
 /// How a body is written, where it is not the text itself.
@@ -127,7 +130,9 @@ impl Letter {
             }
         }
         if packed != Packed::default() {
-            put(HEADERS, &serde_json::to_string(&packed).expect("texts and numbers become JSON"));
+            let json = serde_json::to_string(&packed).expect("texts and numbers become JSON");
+            // The two that SQS does not take and JSON leaves as they are.
+            put(HEADERS, &json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff"));
         }
         Letter { body, attributes, size }
     }
@@ -161,7 +166,11 @@ pub(super) struct Received {
     pub(super) delivery: Delivery,
     /// The group whose order it is in, on a queue that has them.
     pub(super) group: Option<String>,
+    /// What SQS calls it.
+    pub(super) sqs_id: String,
     dead: Option<Dead>,
+    /// The queue whose policy has moved it to the dead letters.
+    source: Option<String>,
     first_received: Option<u64>,
 }
 
@@ -199,7 +208,8 @@ impl Received {
             reply: packed.reply.as_deref().map(Into::into),
             attributes,
         };
-        let id = packed.id.as_deref().or(message.message_id.as_deref()).unwrap_or_default();
+        let sqs_id = message.message_id.unwrap_or_default();
+        let id = packed.id.as_deref().unwrap_or(&sqs_id);
         let delivery = Delivery {
             id: id.into(),
             body,
@@ -211,7 +221,16 @@ impl Received {
             delivered_at: now,
         };
         let first_received = number(&Fact::ApproximateFirstReceiveTimestamp);
-        Received { delivery, group: facts.get(&Fact::MessageGroupId).cloned(), dead: packed.dead, first_received }
+        let source = facts.get(&Fact::DeadLetterQueueSourceArn).cloned();
+        // What was written on it when it was here before, and was moved back by SQS, who leaves everything as it is.
+        let dead = packed.dead.filter(|_| source.is_none());
+        Received { delivery, group: facts.get(&Fact::MessageGroupId).cloned(), sqs_id, dead, source, first_received }
+    }
+
+    /// Whether it is a dead letter of a queue, as far as anybody tells.
+    pub(super) fn is_of(&self, arn: Option<&str>) -> bool {
+        let source = self.source.as_deref().or_else(|| self.dead.as_ref()?.source.as_deref());
+        source.is_none() || arn.is_none() || source == arn
     }
 
     /// The same as a dead letter. Where the queue's own policy moved it there, SQS tells neither when nor how often it had been
@@ -299,6 +318,36 @@ mod tests {
     }
 
     #[test]
+    fn characters_that_sqs_does_not_take_travel_all_the_same() {
+        let odd = "\u{fffe} \u{ffff} \u{0} \\ufffe";
+        let headers = Headers {
+            reply_to: Some(odd.into()),
+            attributes: [("odd".to_string(), odd.to_string())].into(),
+            ..Headers::default()
+        };
+        let (letter, received) = round_trip(plain(None, &Bytes::from_static(b"1"), Some(&headers)));
+        assert!(letter.attributes.values().all(|value| is_text(value.string_value().unwrap())));
+        assert_eq!(*received.delivery.headers.unwrap(), headers);
+    }
+
+    /// SQS moves a message back with everything that is written on it.
+    #[test]
+    fn what_was_written_on_a_letter_does_not_stand_for_its_next_death() {
+        let id = MessageId::new();
+        let (body, arn) = (Bytes::from_static(b"1"), "arn:aws:sqs:eu-west-1:1:jobs");
+        let dead = Dead { reason: "by hand".into(), source: Some(arn.into()), ..Dead::default() };
+        let letter = Letter::new(Content { dead: Some(dead), ..plain(Some(&id), &body, None) });
+        let message = Message::builder().body(letter.body).set_message_attributes(Some(letter.attributes));
+        let by_hand = Received::new(message.clone().build(), Moment::from_nanos(0));
+        assert!(by_hand.is_of(Some(arn)) && by_hand.is_of(None) && !by_hand.is_of(Some("another")));
+        assert_eq!(&*by_hand.into_dead_letter(Some(3)).reason, "by hand");
+        let message = message.attributes(Fact::DeadLetterQueueSourceArn, "another").build();
+        let by_policy = Received::new(message, Moment::from_nanos(0));
+        assert!(by_policy.is_of(Some("another")) && !by_policy.is_of(Some(arn)));
+        assert_eq!(&*by_policy.into_dead_letter(Some(3)).reason, "delivered 3 times");
+    }
+
+    #[test]
     fn a_later_version_may_say_more() {
         let more = MessageAttributeValue::builder()
             .data_type("String")
@@ -324,6 +373,7 @@ mod tests {
             let (letter, received) = round_trip(plain(Some(&id), &body, Some(&headers)));
             prop_assert!(!letter.body.is_empty() && is_text(&letter.body));
             prop_assert!(letter.attributes.len() <= 10);
+            prop_assert!(letter.attributes.values().all(|value| is_text(value.string_value().unwrap_or_default())));
             prop_assert_eq!(received.delivery.body, body);
             prop_assert_eq!(received.delivery.id, id);
             let back = received.delivery.headers.map(|headers| (*headers).clone()).unwrap_or_default();

@@ -41,7 +41,7 @@ pub use self::place::defaults;
 use self::queue::{Queue, lock};
 use self::region::{MOST_BYTES, Manners, Region};
 pub use self::replies::DynamoDbReplyStore;
-use crate::address::{MailboxName, Uri};
+use crate::address::{MailboxName, Uri, without_secrets};
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Ordering};
 use crate::error::Error;
 use crate::network;
@@ -116,9 +116,17 @@ impl SqsBuilder {
     /// The queue of a mailbox, by its URL. Others are found by their names.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] for a name that is not one.
+    /// [`Error::InvalidParameter`] for a name that is not one, or a URL that ends with no name.
     pub fn queue_url(mut self, mailbox: &str, url: impl Into<String>) -> Result<Self, Error> {
-        self.urls.insert(MailboxName::new(mailbox)?, url.into());
+        let url = url.into();
+        let path = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+        if !path
+            .is_some_and(|path| path.split_once('/').is_some_and(|(_, path)| !path.is_empty() && !path.ends_with('/')))
+        {
+            let limit = "a URL like https://sqs.eu-west-1.amazonaws.com/123456789012/jobs";
+            return Err(Error::invalid("queue_url", format!("{:?}", without_secrets(&url)), limit));
+        }
+        self.urls.insert(MailboxName::new(mailbox)?, url);
         Ok(self)
     }
 
@@ -310,6 +318,7 @@ impl Backend for SqsBackend {
         if settings.idle_expiry.is_some() {
             return Err(Error::Unsupported { backend: KIND, operation: "remove a mailbox when it is idle" });
         }
+        self.inner.region.manners.check()?;
         let queue = self.queue(name)?;
         queue.configure(settings.max_deliveries);
         Ok(Arc::new(SqsMailbox { queue }))

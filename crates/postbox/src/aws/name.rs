@@ -14,6 +14,8 @@ const UNDER: &str = "_-t";
 const DEAD: &str = "_-dead";
 /// What SQS allows.
 pub(super) const LONGEST: usize = 80;
+/// The same, of a queue whose dead letters have one of their own.
+pub(super) const LONGEST_WITH_DEAD: usize = LONGEST - DEAD.len();
 
 pub(super) fn is_fifo(name: &MailboxName) -> bool {
     name.as_str().ends_with(FIFO)

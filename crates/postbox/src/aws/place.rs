@@ -13,7 +13,7 @@ use super::queue::lock;
 use super::region::Manners;
 use super::replies::DynamoDbReplyStore;
 use super::{Inner, SqsBackend};
-use crate::address::{Uri, decoded};
+use crate::address::{Uri, decoded, without_secrets};
 use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
 use crate::network;
@@ -24,8 +24,8 @@ pub(crate) const OPTIONS: &[&str] =
     &["endpoint", "create", "gather", "group", "profile", "replies", "replies_endpoint"];
 
 /// How long one attempt of a request may take, and all of them.
-const ATTEMPT: Duration = Duration::from_secs(10);
-const ALL_ATTEMPTS: Duration = Duration::from_secs(30);
+pub(super) const ATTEMPT: Duration = Duration::from_secs(10);
+pub(super) const ALL_ATTEMPTS: Duration = Duration::from_secs(30);
 
 /// Places that are open: two opens of one share what is known of its queues, and connections.
 static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
@@ -83,7 +83,11 @@ pub(super) fn checked_endpoint(value: &str) -> Result<(), Error> {
     if value.starts_with("http://") || value.starts_with("https://") {
         return Ok(());
     }
-    Err(Error::invalid("endpoint", format!("{value:?}"), "a URL like http://localhost:4566"))
+    Err(Error::invalid("endpoint", format!("{:?}", without_secrets(value)), "a URL like http://localhost:4566"))
+}
+
+pub(super) fn is_region(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 pub(super) fn truth(parameter: &'static str, value: &str) -> Result<bool, Error> {
@@ -114,16 +118,14 @@ fn wishes(uri: &Uri) -> Result<Wishes, Error> {
         }
     }
     wishes.endpoint.iter().chain(&wishes.replies_endpoint).try_for_each(|value| checked_endpoint(value))?;
-    if let Some(group) = wishes.manners.group.as_ref().filter(|group| !(1..=128).contains(&group.len())) {
-        return Err(Error::invalid("group", format!("{group:?}"), "1 to 128 bytes"));
-    }
+    wishes.manners.check()?;
     Ok(wishes)
 }
 
 pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<(SqsBackend, Option<String>), Error>> {
     let (region, name) = uri.host_and_path();
     let (region, name) = (decoded(region), Some(decoded(name)).filter(|name| !name.is_empty()));
-    if !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+    if !is_region(&region) {
         return Answer::ready(Err(Error::resolution(text, "that is no region; write sqs://eu-west-1/name")));
     }
     let wishes = match wishes(uri) {
@@ -139,7 +141,7 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<(SqsBackend, Option<S
         let Wishes { manners, endpoint, profile, replies, replies_endpoint } = wishes;
         let config = load(&region, endpoint.as_deref(), profile.as_deref()).await;
         let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&config));
-        builder.at = endpoint.as_deref().map(crate::address::without_secrets);
+        builder.at = endpoint.as_deref().map(without_secrets);
         if let Some(uri) = replies {
             let endpoint = replies_endpoint.as_deref().or(endpoint.as_deref());
             let store = DynamoDbReplyStore::at(&uri, endpoint, profile.as_deref(), manners.creates).await?;

@@ -130,6 +130,10 @@ impl Queue {
 
     pub(super) fn missing(&self) -> Error {
         self.forget();
+        if let Some(url) = &self.url {
+            let reason = format!("there is no queue at {url}; correct the URL, or create the queue");
+            return Error::resolution(&self.shown(), reason);
+        }
         if self.region.manners.creates {
             return Error::connection(format!("{} is gone; the next use makes it again", self.shown()));
         }
@@ -179,6 +183,12 @@ impl Queue {
         }
     }
 
+    /// Whose it is, if its URL says so: https://sqs.region.amazonaws.com/account/name.
+    pub(super) fn account(&self) -> Option<&str> {
+        let account = self.url.as_ref()?.rsplit('/').nth(1)?;
+        (account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit())).then_some(account)
+    }
+
     /// Where it is, if it is.
     async fn find(&self) -> Result<Option<String>, Error> {
         match &self.url {
@@ -226,6 +236,10 @@ impl Queue {
                 let limit = format!("as queue {:?} has them, which exists; change that one, or delete it", self.queue);
                 Error::invalid("queue settings", format!("{settings:?}"), limit)
             }
+            // SQS says which of them and why.
+            false if fault.is_about_content() => {
+                Error::invalid("queue settings", format!("{settings:?}"), fault.error.to_string())
+            }
             false => fault.error,
         })?;
         self.learn(url, true).await
@@ -234,7 +248,7 @@ impl Queue {
     /// Removes the queue, and the one for its dead letters if that is the mailbox's own.
     pub(super) async fn delete(&self) -> Result<(), Error> {
         let own = self.find().await?;
-        let dead = self.region.find(&self.dead, None).await.map_err(|fault| fault.error)?;
+        let dead = self.region.find(&self.dead, self.account()).await.map_err(|fault| fault.error)?;
         for url in own.into_iter().chain(dead) {
             let gone = self.region.client.delete_queue().queue_url(url).send().await;
             match gone.map_err(|error| fault(&self.shown(), error)) {
@@ -249,9 +263,9 @@ impl Queue {
     /// Where dead letters go after so many deliveries; the queue for them is made.
     async fn redrive_policy(&self, most: u32) -> Result<String, Error> {
         let failed = |fault: Fault| fault.error;
-        let url = match self.region.find(&self.dead, None).await.map_err(failed)? {
+        let url = match self.region.find(&self.dead, self.account()).await.map_err(failed)? {
             Some(url) => url,
-            None => self.region.create(&self.dead, Vec::new()).await.map_err(failed)?,
+            None => self.make_dead().await?,
         };
         let arn = self.region.look(url).await.map_err(failed)?.arn;
         let arn = arn
@@ -335,10 +349,12 @@ impl Queue {
         }
     }
 
-    /// Asks for a batch, and again for the entries that the server failed to do.
-    pub(super) async fn patiently<J, F>(
+    /// Asks for a batch, and again for the entries that the server failed to do. What is not good any more is not asked for; nor again
+    /// what would then be done after something that it goes before.
+    pub(super) async fn patiently<J: Entry, F>(
         &self,
         entries: Vec<J>,
+        check: impl Fn(&J) -> Result<(), Fault>,
         ask: impl Fn(&[J]) -> F,
     ) -> Vec<(J, Result<String, Fault>)>
     where
@@ -348,6 +364,14 @@ impl Queue {
         let mut parts = vec![entries];
         while let Some(mut left) = parts.pop() {
             for attempt in 1.. {
+                let mut good = Vec::with_capacity(left.len());
+                for entry in left {
+                    match check(&entry) {
+                        Ok(()) => good.push(entry),
+                        Err(fault) => results.push((entry, Err(fault))),
+                    }
+                }
+                left = good;
                 if left.is_empty() {
                     break;
                 }
@@ -376,11 +400,19 @@ impl Queue {
                     let id = entry.id.clone();
                     note(&id, Err(Fault::of_entry(&self.shown(), entry)));
                 }
+                let done: Vec<bool> = outcomes.iter().map(|outcome| matches!(outcome, Some(Ok(_)))).collect();
+                let is_overtaken = |at: usize| {
+                    let later = left[at + 1..].iter().zip(&done[at + 1..]);
+                    later.into_iter().any(|(later, is_done)| *is_done && left[at].goes_before(later))
+                };
+                let overtaken: Vec<bool> = (0..left.len()).map(is_overtaken).collect();
                 let mut again = Vec::new();
-                for (entry, outcome) in left.into_iter().zip(outcomes) {
+                for ((entry, outcome), is_overtaken) in left.into_iter().zip(outcomes).zip(overtaken) {
                     let outcome = outcome.unwrap_or_else(|| Err(Fault::incomplete(&self.shown())));
                     match outcome {
-                        Err(fault) if fault.error.is_transient() && attempt < ATTEMPTS => again.push(entry),
+                        Err(fault) if fault.error.is_transient() && attempt < ATTEMPTS && !is_overtaken => {
+                            again.push(entry);
+                        }
                         outcome => results.push((entry, outcome)),
                     }
                 }

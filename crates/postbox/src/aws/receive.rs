@@ -83,7 +83,7 @@ impl Queue {
         // Who does not wait is handed the lease somewhere between question and answer; who waits, near the answer.
         let start = waits.map_or(asked, |(_, heard)| heard.since());
         let until = after(start, Duration::from_secs(seconds.unsigned_abs().into()));
-        found.iter().for_each(|received| self.leases.add(received, until));
+        found.iter().for_each(|received| self.leases.add(received, start, until));
         Ok(found.into_iter().map(|received| received.delivery).collect())
     }
 
@@ -148,14 +148,40 @@ impl Queue {
     fn poll(self: &Arc<Self>) {
         while let Some(poll) = self.desk.plan() {
             let queue = Arc::clone(self);
-            near::spawn(Box::pin(async move {
-                let asked = Instant::now();
-                let found = queue.lease(poll.max, poll.visibility, Some((poll.wait, &Heard::default()))).await;
-                pause_if_early(&found, asked).await;
-                let left = queue.desk.deliver(poll, found);
-                queue.give_back(left);
-                queue.poll();
-            }));
+            near::spawn_listening(move |heard| {
+                Box::pin(async move {
+                    let polling = Polling { queue, poll: Some(poll) };
+                    let asked = Instant::now();
+                    let found = polling.queue.lease(poll.max, poll.visibility, Some((poll.wait, &heard))).await;
+                    pause_if_early(&found, asked).await;
+                    polling.deliver(found);
+                })
+            });
+        }
+    }
+}
+
+/// A poll that is under way, and one way or another ends.
+struct Polling {
+    queue: Arc<Queue>,
+    poll: Option<Poll>,
+}
+
+impl Polling {
+    /// What it has brought goes to those who wait, who may need another one.
+    fn deliver(mut self, found: Result<Vec<Delivery>, Error>) {
+        if let Some(poll) = self.poll.take() {
+            self.queue.give_back(self.queue.desk.deliver(poll, found));
+            self.queue.poll();
+        }
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        // A panic, as a connection has on a runtime without IO: whoever counts on it is told.
+        if let Some(poll) = self.poll.take() {
+            self.queue.desk.deliver(poll, Err(Error::connection("a long poll ended before its answer")));
         }
     }
 }

@@ -12,8 +12,11 @@ use aws_sdk_sqs::types::{
 use super::agent::introduced;
 use super::fault::{Fault, fault};
 use super::letter::{Letter, Received};
+use super::place::{ALL_ATTEMPTS, ATTEMPT};
+use super::send::{ORDER_IDS, is_order_id};
 use super::{PURGE_COOLDOWN, name};
 use crate::clock::{Clock as _, SystemClock};
+use crate::error::Error;
 use crate::id::{ReceiptHandle, new_uuid};
 
 /// A region, or a server that does as one, and how to behave there.
@@ -43,6 +46,15 @@ impl Default for Manners {
     }
 }
 
+impl Manners {
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.group.as_ref().filter(|group| !is_order_id(group)) {
+            Some(group) => Err(Error::invalid("group", format!("{group:?}"), ORDER_IDS)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What is known of a queue.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
@@ -66,9 +78,20 @@ impl Region {
     pub(super) fn new(client: Client, at: Option<String>, manners: Manners) -> Self {
         let client = introduced(&client);
         let region = client.config().region().map_or_else(String::new, ToString::to_string);
-        let own = client.config().timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);
-        let patience = own.operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE * 2).build();
-        let waiting = Client::from_conf(client.config().to_builder().timeout_config(patience).build());
+        let own = client.config().timeout_config().cloned().unwrap_or_else(|| TimeoutConfig::builder().build());
+        let with =
+            |patience: TimeoutConfig| Client::from_conf(client.config().to_builder().timeout_config(patience).build());
+        let mut patience = own.to_builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE * 2);
+        if own.read_timeout().is_some() {
+            patience = patience.read_timeout(PATIENCE);
+        }
+        let waiting = with(patience.build());
+        // What is never answered would keep those waiting who stand in line behind it.
+        let limited = |limit: Option<Duration>, usual| Some(limit.unwrap_or(usual));
+        let mut limits = own.to_builder();
+        limits.set_operation_attempt_timeout(limited(own.operation_attempt_timeout(), ATTEMPT));
+        limits.set_operation_timeout(limited(own.operation_timeout(), ALL_ATTEMPTS));
+        let client = with(limits.build());
         Region { client, waiting, name: format!("sqs://{region}"), at, manners }
     }
 
@@ -235,5 +258,35 @@ impl Region {
         let request = self.client.delete_message().queue_url(url).receipt_handle(handle.to_string());
         request.send().await.map_err(|error| fault(&self.at(url), error))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_sqs::Config;
+    use aws_sdk_sqs::config::BehaviorVersion;
+
+    use super::*;
+
+    fn limits(own: TimeoutConfig) -> [(Option<Duration>, Option<Duration>, Option<Duration>); 2] {
+        let config = Config::builder().behavior_version(BehaviorVersion::latest()).timeout_config(own).build();
+        let region = Region::new(Client::from_conf(config), None, Manners::default());
+        [&region.client, &region.waiting].map(|client| {
+            let limits = client.config().timeout_config().expect("it has limits");
+            (limits.operation_attempt_timeout(), limits.operation_timeout(), limits.read_timeout())
+        })
+    }
+
+    /// On a queue that keeps order, those behind a request that is never answered would wait for ever.
+    #[test]
+    fn no_client_waits_for_ever() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let usual = (Some(ATTEMPT), Some(ALL_ATTEMPTS), None);
+        let patient = (Some(PATIENCE), Some(PATIENCE * 2), None);
+        assert_eq!(limits(TimeoutConfig::builder().build()), [usual, patient]);
+        let own = TimeoutConfig::builder().operation_attempt_timeout(Duration::from_secs(1));
+        let own = own.operation_timeout(Duration::from_secs(2)).read_timeout(Duration::from_secs(3)).build();
+        let patient = (Some(PATIENCE), Some(PATIENCE * 2), Some(PATIENCE));
+        assert_eq!(limits(own), [(seconds(1), seconds(2), seconds(3)), patient]);
     }
 }

@@ -25,6 +25,8 @@ const FRESH: Duration = Duration::from_secs(60);
 /// A message that waits to be sent.
 pub(super) struct Sending {
     message: Outgoing,
+    /// Whose order it is in.
+    group: Option<String>,
     promise: Promise<MessageId>,
 }
 
@@ -35,16 +37,26 @@ impl Entry for Sending {
     }
 }
 
+impl Entry for (Sending, Letter) {
+    fn goes_before(&self, later: &Self) -> bool {
+        self.0.group.is_some() && self.0.group == later.0.group
+    }
+}
+
 impl Queue {
     pub(super) fn send(
         self: &Arc<Self>,
         messages: impl IntoIterator<Item = Outgoing>,
     ) -> Vec<Answer<Result<MessageId, Error>>> {
         let mut answers = Vec::new();
-        let entries = messages.into_iter().map(|message| {
+        let entries = messages.into_iter().filter_map(|message| {
+            if let Err(error) = self.check(&message) {
+                answers.push(Answer::ready(Err(error)));
+                return None;
+            }
             let (promise, sent) = promise(None);
             answers.push(Answer::from_future(sent));
-            Sending { message, promise }
+            Some(Sending { group: self.group(&message), message, promise })
         });
         let entries: Vec<_> = entries.collect();
         let request: fn(Arc<Queue>, Vec<Sending>) -> Work =
@@ -53,10 +65,8 @@ impl Queue {
     }
 
     async fn send_all(self: &Arc<Self>, entries: Vec<Sending>) {
-        let letters: Vec<Letter> = entries.iter().map(|entry| letter(&entry.message)).collect();
-        let largest = letters.iter().map(|letter| letter.size).max().unwrap_or(0);
-        let facts = match self.facts_for(largest).await {
-            Ok(facts) => facts,
+        let (facts, letters) = match self.letters(&entries).await {
+            Ok(known) => known,
             Err(error) => return entries.iter().for_each(|entry| entry.promise.fulfil(Err(error.clone()))),
         };
         let most_bytes = facts.most.max(SURE_BYTES);
@@ -80,21 +90,50 @@ impl Queue {
         self.send_part(&facts, part).await;
     }
 
-    /// What is known of the queue; fresh if a message seems too large for it.
-    async fn facts_for(self: &Arc<Self>, bytes: usize) -> Result<Arc<Facts>, Error> {
-        let facts = self.facts().await?;
-        if bytes <= facts.most || facts.since.elapsed() < FRESH {
-            return Ok(facts);
+    /// What is known of the queue, and the messages as it keeps them. Known afresh if one of them seems too large for it.
+    async fn letters(self: &Arc<Self>, entries: &[Sending]) -> Result<(Arc<Facts>, Vec<Letter>), Error> {
+        let written = |facts: Arc<Facts>| {
+            let letters: Vec<_> = entries.iter().map(|entry| letter(&facts, &entry.message)).collect();
+            (facts, letters)
+        };
+        let (facts, letters) = written(self.facts().await?);
+        let fits = letters.iter().all(|letter| letter.size <= facts.most);
+        if fits || facts.since.elapsed() < FRESH {
+            return Ok((facts, letters));
         }
         self.forget();
-        self.facts().await
+        Ok(written(self.facts().await?))
+    }
+
+    /// Whether SQS takes the ids of a message by which it keeps order.
+    fn check(&self, message: &Outgoing) -> Result<(), Error> {
+        if !self.is_fifo {
+            return Ok(());
+        }
+        let special = message.special.as_deref();
+        let (group, once) =
+            special.map_or((None, None), |special| (special.group.as_deref(), special.deduplication.as_deref()));
+        let own = message.id.to_string();
+        for (parameter, id) in [("group", group), ("deduplication_id", once), ("id", Some(own.as_str()))] {
+            if let Some(id) = id.filter(|id| !is_order_id(id)) {
+                return Err(Error::invalid(parameter, format!("{id:?}"), ORDER_IDS));
+            }
+        }
+        Ok(())
+    }
+
+    /// The group of a message, on a queue that has them. Without one it waits for no other.
+    fn group(&self, message: &Outgoing) -> Option<String> {
+        let wanted = || message.special.as_deref().and_then(|special| special.group.clone());
+        let usual = || self.region.manners.group.clone();
+        self.is_fifo.then(|| wanted().or_else(usual).unwrap_or_else(|| message.id.to_string()))
     }
 
     async fn send_part(&self, facts: &Facts, entries: Vec<(Sending, Letter)>) {
-        let results = self.patiently(entries, |entries| self.ask_sends(facts, entries)).await;
+        let results = self.patiently(entries, |_| Ok(()), |entries| self.ask_sends(facts, entries)).await;
         for ((entry, _), result) in results {
             // A message that may be one that was sent before has the queue's own id: that of the first.
-            let id = result.map_err(|fault| self.failed(fault)).map(|sent| match deduplicates(&entry.message) {
+            let id = result.map_err(|fault| self.failed(fault)).map(|sent| match is_once(facts, &entry.message) {
                 true => sent.into(),
                 false => entry.message.id.clone(),
             });
@@ -137,38 +176,39 @@ impl Queue {
 
     fn entry(&self, facts: &Facts, at: usize, entry: &Sending, letter: &Letter) -> SendEntry {
         let message = &entry.message;
-        let special = message.special.as_deref();
-        let own = || message.id.to_string();
-        let (mut group, mut deduplication) = (None, None);
-        if self.is_fifo {
-            // Without a group it waits for no other.
-            let wanted = special.and_then(|special| special.group.clone());
-            group = Some(wanted.or_else(|| self.region.manners.group.clone()).unwrap_or_else(own));
-            deduplication = special.and_then(|special| special.deduplication.clone());
-            if deduplication.is_none() && !facts.by_content {
-                deduplication = Some(own());
-            }
-        }
+        let wanted = || message.special.as_deref().and_then(|special| special.deduplication.clone());
+        let own = || (!is_once(facts, message)).then(|| message.id.to_string());
+        let deduplication = if self.is_fifo { wanted().or_else(own) } else { None };
         SendEntry::builder()
             .id(at.to_string())
             .message_body(&letter.body)
             .set_message_attributes(Some(letter.attributes.clone()))
             .set_delay_seconds((!message.delay.is_zero()).then(|| whole_seconds(message.delay)))
-            .set_message_group_id(group)
+            .set_message_group_id(entry.group.clone())
             .set_message_deduplication_id(deduplication)
             .build()
             .expect("it has an id and a body")
     }
 }
 
-/// Whether it may be one that was sent before.
-fn deduplicates(message: &Outgoing) -> bool {
-    message.special.as_deref().is_some_and(|special| special.deduplication.is_some())
+/// What SQS takes as a group or as an id for deduplication.
+pub(super) const ORDER_IDS: &str = "1 to 128 letters, digits and punctuation marks of ASCII on a FIFO queue";
+
+pub(super) fn is_order_id(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-fn letter(message: &Outgoing) -> Letter {
+/// Whether it may be one that was sent before: then its id is the queue's own. A request is always new, since whoever asks waits for
+/// the reply to this one.
+fn is_once(facts: &Facts, message: &Outgoing) -> bool {
+    let is_request = message.headers.as_ref().is_some_and(|headers| headers.reply.is_some());
+    let is_said = message.special.as_deref().is_some_and(|special| special.deduplication.is_some());
+    is_said || facts.by_content && !is_request
+}
+
+fn letter(facts: &Facts, message: &Outgoing) -> Letter {
     Letter::new(Content {
-        id: (!deduplicates(message)).then_some(&message.id),
+        id: (!is_once(facts, message)).then_some(&message.id),
         body: &message.body,
         content_type: &message.content_type,
         headers: message.headers.as_deref(),

@@ -67,6 +67,138 @@ fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
     }
 }
 
+/// SQS remembers for five minutes what was sent, also if it was received since.
+#[test]
+fn a_letter_that_was_back_can_be_buried_again() {
+    for suffix in ["", ".fifo"] {
+        let place = Place::new(ministack(), suffix);
+        let jobs = place.jobs();
+        dead(&jobs, 1, one_group);
+        for round in 1..=3 {
+            assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 1, "{suffix}, {round}");
+            let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
+            message.dead_letter(format!("again {round}")).blocking().unwrap();
+            let letters = jobs.dead_letters().list(10).blocking().unwrap();
+            assert_eq!(letters.iter().map(|letter| &letter.reason[..]).collect::<Vec<_>>(), [format!("again {round}")]);
+        }
+    }
+}
+
+/// It counts from when a message was first sent.
+#[test]
+fn letters_are_kept_as_long_as_sqs_keeps_anything() {
+    let by_hand = Place::moto();
+    dead(&by_hand.jobs(), 1, one_group);
+    let by_policy = Place::moto();
+    let settings = QueueSettings::new().max_deliveries(3);
+    by_policy.builder().build().create_queue(&by_policy.name, settings).blocking().unwrap();
+    for place in [by_hand, by_policy] {
+        let url = place.url(&format!("{}_-dead", place.name));
+        let asked = json!({ "QueueUrl": url, "AttributeNames": ["MessageRetentionPeriod"] });
+        let kept = place.call("GetQueueAttributes", asked);
+        assert_eq!(kept["Attributes"]["MessageRetentionPeriod"], "1209600");
+    }
+}
+
+/// Two queues whose policies name a third one, with two letters each: one that SQS has buried, and one that was by hand.
+fn two_with_one_place_for_letters() -> (Place, [Mailbox<u64, u64>; 2]) {
+    let place = Place::new(ministack(), "");
+    let dead = place.call("CreateQueue", json!({ "QueueName": format!("{}-letters", place.name) }));
+    let asked = json!({ "QueueUrl": dead["QueueUrl"], "AttributeNames": ["QueueArn"] });
+    let arn = place.call("GetQueueAttributes", asked)["Attributes"]["QueueArn"].clone();
+    let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 1 }).to_string();
+    let connection = Connection::new(place.builder().build());
+    let mailboxes = ["-a", "-b"].map(|suffix| {
+        let name = format!("{}{suffix}", place.name);
+        place.call("CreateQueue", json!({ "QueueName": name, "Attributes": { "RedrivePolicy": policy } }));
+        let jobs: Mailbox<u64, u64> = connection.mailbox(&name).unwrap();
+        jobs.send(&1).blocking().unwrap();
+        jobs.receive().wait_time(LONG).blocking().unwrap()[0].nack().blocking().unwrap();
+        assert!(jobs.receive().blocking().unwrap().is_empty());
+        jobs.send(&2).blocking().unwrap();
+        jobs.receive().wait_time(LONG).blocking().unwrap()[0].dead_letter("by hand").blocking().unwrap();
+        jobs
+    });
+    (place, mailboxes)
+}
+
+fn bodies_of_letters(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
+    let letters = jobs.dead_letters().list(100).blocking().unwrap();
+    let mut bodies: Vec<_> = letters.iter().map(|letter| jobs.dead_letters().body(letter).unwrap()).collect();
+    bodies.sort_unstable();
+    bodies
+}
+
+#[test]
+fn letters_of_other_queues_are_left_alone() {
+    let (_place, [a, b]) = two_with_one_place_for_letters();
+    assert_eq!((bodies_of_letters(&a), bodies_of_letters(&b)), (vec![1, 2], vec![1, 2]));
+    assert_eq!(a.dead_letters().redrive(100).blocking().unwrap(), 2);
+    assert_eq!((bodies_of_letters(&a), bodies_of_letters(&b)), (vec![], vec![1, 2]));
+    assert_eq!(take_all(&a).len(), 2);
+    assert_eq!(a.dead_letters().purge().blocking().unwrap(), 0);
+    assert_eq!(bodies_of_letters(&b), [1, 2]);
+    assert_eq!(b.dead_letters().purge().blocking().unwrap(), 2);
+    assert_eq!(bodies_of_letters(&b), [0; 0]);
+}
+
+#[test]
+fn sqs_moves_all_by_itself_only_if_all_are_of_this_queue() {
+    for sources in [vec!["http://one/1/a"], vec!["http://one/1/a", "http://one/1/b"]] {
+        let (place, [a, _]) = two_with_one_place_for_letters();
+        let is_one = sources.len() == 1;
+        place.proxy.reset_counts();
+        place.proxy.on(move |request| match request.operation.as_str() {
+            "ListDeadLetterSourceQueues" => answer(200, json!({ "queueUrls": sources })),
+            "StartMessageMoveTask" => answer(200, json!({ "TaskHandle": "task" })),
+            "ListMessageMoveTasks" => {
+                answer(200, json!({ "Results": [{ "Status": "COMPLETED", "ApproximateNumberOfMessagesMoved": 4 }] }))
+            }
+            _ => Fate::Pass,
+        });
+        assert_eq!(a.dead_letters().redrive(100).blocking().unwrap(), if is_one { 4 } else { 2 });
+        assert_eq!(place.proxy.count("StartMessageMoveTask"), usize::from(is_one));
+    }
+}
+
+/// They come back while it lasts, if there are many.
+#[test]
+fn a_search_for_a_letter_ends_though_letters_come_back() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    dead(&jobs, 1, one_group);
+    let mut at = 0;
+    place.proxy.on(move |request| {
+        if request.operation != "ReceiveMessage" {
+            return Fate::Pass;
+        }
+        at += 1;
+        let letter = |number: u64| json!({ "MessageId": format!("m-{number}"), "ReceiptHandle": format!("r-{at}"), "Body": "1" });
+        answer(200, json!({ "Messages": [letter(at % 3), letter((at + 1) % 3)] }))
+    });
+    assert!(!jobs.dead_letters().redrive_one(&MessageId::new()).blocking().unwrap());
+    assert_eq!(jobs.dead_letters().list(100).blocking().unwrap().len(), 3, "each once");
+}
+
+#[test]
+fn a_policy_that_names_no_queue_is_said_to() {
+    let place = Place::moto();
+    let policy = json!({ "deadLetterTargetArn": "arn:aws:sqs:eu-west-1:123456789012:nowhere", "maxReceiveCount": 1 });
+    let jobs = place.jobs();
+    place.proxy.on(move |request| match request.operation.as_str() {
+        "GetQueueAttributes" => answer(
+            200,
+            json!({ "Attributes": { "QueueArn": "arn:aws:sqs:eu-west-1:123456789012:x", "RedrivePolicy": policy.to_string() } }),
+        ),
+        _ => Fate::Pass,
+    });
+    let jobs_again = place.mailbox(place.builder().create_missing(true));
+    jobs.send(&1).blocking().unwrap();
+    let message = jobs_again.receive().blocking().unwrap().remove(0);
+    let text = shown(&message.dead_letter("why").blocking().unwrap_err());
+    assert!(text.contains(":nowhere") && text.contains("create it"), "{text}");
+}
+
 /// The policy has to be there for it, and the proxy answers for SQS.
 fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
     let place = Place::moto();

@@ -496,3 +496,16 @@ fn a_long_poll_may_take_longer_than_other_requests() {
     let jobs = place.mailbox(postbox::aws::SqsBackend::builder(hasty).create_missing(true));
     assert!(jobs.receive().wait_time(Duration::from_secs(3)).blocking().unwrap().is_empty());
 }
+
+#[test]
+fn a_long_poll_may_take_longer_than_its_client_reads() {
+    let place = Place::moto();
+    let hasty = client(&place.proxy.endpoint()).config().to_builder();
+    let limits = postbox::aws::sqs::config::timeout::TimeoutConfig::builder().read_timeout(Duration::from_millis(500));
+    let hasty = postbox::aws::sqs::Client::from_conf(hasty.timeout_config(limits.build()).build());
+    let jobs = place.mailbox(postbox::aws::SqsBackend::builder(hasty).create_missing(true));
+    jobs.create().blocking().unwrap();
+    place.proxy.reset_counts();
+    assert!(jobs.receive().wait_time(Duration::from_secs(2)).blocking().unwrap().is_empty());
+    assert_eq!(place.proxy.requests(), ["ReceiveMessage"]);
+}

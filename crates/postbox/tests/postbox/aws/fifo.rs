@@ -140,6 +140,91 @@ fn a_queue_that_deduplicates_by_content_does_so() {
     }
 }
 
+/// Each is a message of its own, since somebody waits for its reply; others are as the queue says.
+#[test]
+fn equal_requests_are_two_on_a_queue_that_deduplicates_by_content() {
+    let place = fifo(ministack());
+    let backend = place.builder().replies(Arc::new(MemoryReplyStore::new())).build();
+    backend.create_queue(&place.name, QueueSettings::new().content_based_deduplication(true)).blocking().unwrap();
+    let jobs: Mailbox<u64, u64> = Connection::new(backend).mailbox(&place.name).unwrap();
+    let replies = [1, 1].map(|number| jobs.send_expecting_reply(&number).blocking().unwrap());
+    for _ in 0..2 {
+        let message = jobs.receive().blocking().unwrap().remove(0);
+        message.reply(&(message.body + 1)).blocking().unwrap();
+    }
+    replies.into_iter().for_each(|reply| assert_eq!(reply.wait().blocking().unwrap(), 2));
+    let ids = [7, 7].map(|number| jobs.send(&number).blocking().unwrap());
+    assert_eq!(ids[0], ids[1], "the second is the first");
+    let message = jobs.receive().blocking().unwrap().remove(0);
+    assert_eq!(message.id, ids[0]);
+}
+
+/// A message that fails, while one behind it in its group is stored, would come after that if it were sent again.
+#[test]
+fn what_was_overtaken_in_its_group_is_not_sent_again() {
+    let place = fifo(moto());
+    let jobs = place.jobs();
+    let sends = Arc::new(Mutex::new(Vec::new()));
+    place.proxy.on({
+        let sends = Arc::clone(&sends);
+        move |request| {
+            let mut sends = sends.lock().unwrap();
+            let asked = super::json(request);
+            let Some(entries) = asked["Entries"].as_array() else { return Fate::Pass };
+            sends.push(entries.iter().map(|entry| entry["MessageBody"].as_str().unwrap()).collect::<String>());
+            // The first of each group, and the last of the second one.
+            let failed = |at: usize| sends.len() == 1 && [0, 1, 4].contains(&at);
+            let (mut done, mut not_done) = (Vec::new(), Vec::new());
+            for (at, entry) in entries.iter().enumerate() {
+                match failed(at) {
+                    true => not_done
+                        .push(serde_json::json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false })),
+                    false => {
+                        done.push(serde_json::json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }))
+                    }
+                }
+            }
+            super::answer(200, serde_json::json!({ "Successful": done, "Failed": not_done }))
+        }
+    });
+    place.proxy.stall(true);
+    let mut begun = vec![begin(jobs.send(&9).group("first"))];
+    place.proxy.wait_until_held(1);
+    begun.extend(
+        [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "b")]
+            .map(|(number, group)| begin(jobs.send(&number).group(group))),
+    );
+    place.proxy.stall(false);
+    let results = end(begun);
+    let is_done: Vec<_> = results[1..].iter().map(Result::is_ok).collect();
+    // b has nothing stored yet: both of it go again, in order.
+    assert_eq!(is_done, [false, true, true, true, true]);
+    assert_eq!(*sends.lock().unwrap(), ["01234", "14"]);
+    assert!(results[1].as_ref().unwrap_err().is_transient());
+}
+
+#[test]
+fn ids_that_a_fifo_queue_does_not_take_are_named() {
+    let place = fifo(moto());
+    let jobs = place.jobs();
+    place.proxy.reset_counts();
+    for (error, named) in [
+        (jobs.send(&1).group("two words").blocking(), "group"),
+        (jobs.send(&1).deduplication_id("für immer").blocking(), "deduplication_id"),
+        (jobs.send(&1).id("any text").blocking(), "id"),
+    ] {
+        let error = error.unwrap_err();
+        assert!(matches!(&error, Error::InvalidParameter { parameter, .. } if *parameter == named), "{error:?}");
+        assert!(error.to_string().contains("1 to 128"), "{error}");
+    }
+    assert_eq!(place.proxy.requests(), [""; 0]);
+    for group in ["", "two words", &"g".repeat(129)] {
+        let connection = Connection::new(place.builder().default_group(group).build());
+        let error = connection.mailbox::<u64, u64, Json>(&place.name).map(drop).unwrap_err();
+        assert!(matches!(error, Error::InvalidParameter { parameter: "group", .. }), "{error:?}");
+    }
+}
+
 #[test]
 fn a_default_group_puts_all_messages_in_one_order() {
     let place = fifo(moto());

@@ -95,6 +95,8 @@ fn a_uri_that_leads_nowhere_says_why() {
         &["nobody-made-this", "sqs://eu-west-1", "create"],
     );
     fails(&here("x?create=true"), &[], false, &["no credentials", "sqs://eu-west-1/x"]);
+    let away = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/credentials")];
+    fails(&here("x?create=true"), &away, true, &["could not be had", "sqs://eu-west-1/x"]);
     fails(&here("x?create=yes"), &CREDENTIALS, false, &["create", "true or false"]);
     fails(&here("x?colour=red"), &CREDENTIALS, false, &["colour"]);
     fails(&here("x?group="), &CREDENTIALS, false, &["group"]);
@@ -102,6 +104,8 @@ fn a_uri_that_leads_nowhere_says_why() {
     fails(&here("x?idle_expiry=60s"), &CREDENTIALS, false, &["idle"]);
     fails("sqs://eu_west/x", &CREDENTIALS, false, &["no region"]);
     fails(&format!("sqs://user:{SECRET}@eu-west-1/x"), &CREDENTIALS, false, &["no region"]);
+    fails(&here(&format!("x?replies=dynamodb://key:{SECRET}@eu-west-1/t")), &CREDENTIALS, false, &["no region"]);
+    fails(&format!("sqs://eu-west-1/x?endpoint=user:{SECRET}@host"), &CREDENTIALS, false, &["endpoint", "***@host"]);
     fails("sqs:///x", &CREDENTIALS, false, &["region"]);
     fails("sqs://eu-west-1/x?endpoint=localhost", &CREDENTIALS, false, &["endpoint", "http://localhost:4566"]);
     let nobody = HttpProxy::start(1);
@@ -131,6 +135,41 @@ fn a_queue_of_another_name_is_used_by_its_url() {
         // Whatever it is for, nobody said that it is this mailbox's.
         place.url(&queue("production-dead"));
     }
+}
+
+#[test]
+fn a_url_that_leads_to_no_queue_says_so_and_is_not_made_to() {
+    for url in ["jobs", "https://sqs.eu-west-1.amazonaws.com", "https://sqs.eu-west-1.amazonaws.com/1/", "ftp://a/b"] {
+        let error = Place::moto().builder().queue_url("jobs", url).map(drop).unwrap_err();
+        assert!(matches!(error, Error::InvalidParameter { parameter: "queue_url", .. }), "{error:?}");
+    }
+    let place = Place::moto();
+    let url = format!("{}/123456789012/{}", place.server, place.name);
+    let backend = place.builder().create_missing(true).queue_url("jobs", &url).unwrap().build();
+    let jobs: Mailbox<u64> = Connection::new(backend).mailbox("jobs").unwrap();
+    for error in [jobs.send(&1).blocking().map(drop).unwrap_err(), jobs.create().blocking().unwrap_err()] {
+        assert!(!error.is_transient() && shown(&error).contains(&url), "{error:?}");
+    }
+}
+
+#[test]
+fn settings_that_sqs_does_not_take_are_named() {
+    let place = Place::moto();
+    let backend = place.builder().build();
+    // A server for tests may take anything; SQS says this.
+    place.proxy.on(|request| match request.operation == "CreateQueue" {
+        true => refusal("InvalidAttributeValue", "InvalidAttributeValue", "Invalid value for MessageRetentionPeriod"),
+        false => Fate::Pass,
+    });
+    let settings = QueueSettings::new().retention(Duration::from_secs(1));
+    let error = backend.create_queue(&place.name, settings).blocking().unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter { parameter: "queue settings", .. }), "{error:?}");
+    assert!(shown(&error).contains("Invalid value for MessageRetentionPeriod"), "{error}");
+    // Room for the name of the dead letters' queue.
+    let long = "x".repeat(78);
+    let error = backend.create_queue(&long, QueueSettings::new().max_deliveries(3)).blocking().unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter { parameter: "mailbox name", .. }), "{error:?}");
+    assert!(shown(&error).contains("74"), "{error}");
 }
 
 #[test]

@@ -56,6 +56,57 @@ fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
     }
 }
 
+/// What is asked for again is asked for no longer than the lease lasts, and what is done too late does not bring it back.
+#[test]
+fn an_act_whose_answer_is_late_has_no_lease_any_more() {
+    type Act = fn(&Message<u64, u64>) -> Result<(), Error>;
+    let acts: [(&str, Act); 2] = [
+        ("ChangeMessageVisibility", |message| message.extend_visibility(HOURS).blocking()),
+        ("DeleteMessage", |message| message.acknowledge().blocking()),
+    ];
+    for (operation, act) in acts {
+        let place = Place::moto();
+        let jobs = place.jobs();
+        jobs.send(&1).blocking().unwrap();
+        let message = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
+        place.first(usize::MAX, operation, || Fate::Stall);
+        assert_expired(act(&message));
+        let next = place.others().receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap().remove(0);
+        place.proxy.calm();
+        assert_expired(message.acknowledge().blocking());
+        next.acknowledge().blocking().unwrap();
+    }
+}
+
+/// Of acts that share a request, only those are over whose leases are.
+#[test]
+fn an_answer_that_is_late_for_one_is_asked_for_again_for_the_others() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send_batch(&[1, 2]).blocking().unwrap();
+    let short = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
+    let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
+    place.first(1, "DeleteMessageBatch", || Fate::Stall);
+    let mut results = jobs.acknowledge_batch(&[short, long]).blocking().unwrap();
+    results.pop().unwrap().unwrap();
+    assert_expired(results.pop().unwrap());
+}
+
+#[test]
+fn a_lease_is_no_longer_than_sqs_allows_in_all() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send(&1).blocking().unwrap();
+    let message = jobs.receive().visibility_timeout(Duration::from_secs(100)).blocking().unwrap().remove(0);
+    pass(1);
+    for error in [message.extend_visibility(HOURS).blocking(), message.nack().visibility_timeout(HOURS).blocking()] {
+        let text = super::shown(&error.unwrap_err());
+        assert!(text.contains("visibility_timeout") && text.contains("43200 s in all"), "{text}");
+    }
+    message.extend_visibility(HOURS - Duration::from_secs(60)).blocking().unwrap();
+    message.acknowledge().blocking().unwrap();
+}
+
 #[test]
 fn a_receipt_is_good_once() {
     let place = Place::moto();

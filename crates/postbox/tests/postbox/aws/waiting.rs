@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use postbox_test_servers::Fate;
 
-use super::{HOURS, LONG, Place, assert_passing, begin, end, json};
+use super::{HOURS, LONG, Place, assert_passing, begin, end, json, refusal};
 
 #[test]
 fn thousands_wait_on_one_long_poll() {
@@ -30,6 +30,35 @@ fn thousands_wait_on_one_long_poll() {
         "{:?}",
         place.proxy.requests()
     );
+}
+
+/// Each has a poll of his own, and an error of his own.
+#[test]
+fn without_gathering_each_who_waits_hears_that_his_poll_failed() {
+    let place = Place::moto();
+    place.jobs();
+    let jobs = place.mailbox(place.builder().gather(false));
+    jobs.counts().blocking().unwrap();
+    place.proxy.reset_counts();
+    // One that hangs keeps the others from nothing.
+    let mut is_first = true;
+    place.proxy.on(move |request| match request.operation == "ReceiveMessage" {
+        true if std::mem::take(&mut is_first) => Fate::Stall,
+        true => refusal("AccessDenied", "AccessDenied", "not you"),
+        false => Fate::Pass,
+    });
+    let receive = || begin(jobs.receive().wait_time(LONG));
+    let mut waiting = vec![receive()];
+    place.proxy.wait_until_held(1);
+    waiting.extend([receive(), receive()]);
+    // Who is told is he who has waited longest, as with messages.
+    let last = waiting.pop();
+    for result in end(waiting) {
+        let error = result.unwrap_err();
+        assert!(!error.is_transient() && error.to_string().contains("AccessDenied"), "{error:?}");
+    }
+    assert_eq!(place.proxy.count("ReceiveMessage"), 3, "nobody asks for ever");
+    drop(last);
 }
 
 /// It comes while the poll is under way that was made for somebody who has left.
