@@ -1,4 +1,4 @@
-//! The one thread of this crate: it rings alarms and runs small background tasks that never block.
+//! The thread that all backends share: it rings alarms and runs small background tasks that never block.
 //!
 //! It starts with the first alarm or task and stays for the life of the process.
 
