@@ -188,8 +188,6 @@ impl Queue {
         };
         let ask = |entries: &[Acting]| self.ask_in_time(&facts.url, entries);
         for (entry, result) in self.patiently(entries, check, ask).await {
-            // What was done by then may have been done to the next delivery.
-            let result = result.and_then(|done| check(&entry).map(|()| done));
             let Acting { mut busy, change, promise } = entry;
             let result = match (result, change) {
                 (Ok(_), Some((seconds, false))) => {
@@ -213,7 +211,7 @@ impl Queue {
         }
     }
 
-    /// Asks until the first of the leases has ended: nothing is done with a receipt that is not good any more.
+    /// Asks until the first of the leases has ended: nothing is asked for with a receipt that is not good any more.
     fn ask_in_time<'a>(
         &'a self,
         url: &str,
@@ -222,8 +220,8 @@ impl Queue {
         let left = entries.iter().map(|entry| self.leases.left(entry.busy.handle())).min().unwrap_or_default();
         let answer = self.ask_acts(url, entries);
         async move {
-            // Nobody knows what was done: all that are still good are asked for again.
-            unless(Sleep::for_(SystemClock::shared(), left), answer).await.unwrap_or_else(|| Ok(Outcome::default()))
+            let answer = unless(Sleep::for_(SystemClock::shared(), left), answer).await;
+            answer.unwrap_or_else(|| Err(Fault::cut(&self.shown())))
         }
     }
 

@@ -42,11 +42,20 @@ impl Queue {
                 let (queue, account) = (parts.next().unwrap_or_default(), parts.next());
                 self.region.find(queue, account).await.map_err(|fault| fault.error)?
             }
-            None => self.region.find(&self.dead, self.account()).await.map_err(|fault| fault.error)?,
+            None => self.find_dead().await?,
         };
         match url {
             Some(url) => self.learn_dead(url).await.map(Some),
             None => Ok(None),
+        }
+    }
+
+    /// The mailbox's own queue for dead letters: with a queue of another account it is there or, since it can be made only there, here.
+    pub(super) async fn find_dead(&self) -> Result<Option<String>, Error> {
+        let find = async |account| self.region.find(&self.dead, account).await.map_err(|fault| fault.error);
+        match find(self.account()).await? {
+            None if self.account().is_some() => find(None).await,
+            found => Ok(found),
         }
     }
 
@@ -109,7 +118,8 @@ impl Queue {
             return true;
         }
         let sources = self.region.client.list_dead_letter_source_queues().queue_url(&dead.url).send().await;
-        sources.is_ok_and(|sources| sources.queue_urls.len() == 1)
+        let is_this = |url: &String| url.rsplit('/').next() == Some(&self.queue);
+        sources.is_ok_and(|sources| sources.queue_urls.len() == 1 && sources.queue_urls.iter().all(is_this))
     }
 
     /// Moves a delivery there: written first, then removed here. A crash in between leaves it in both, never in none.
@@ -140,7 +150,7 @@ impl Queue {
         let end = (0..=room).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
         let letter = letter(&reason[..end]);
         // The same for each attempt at it, and another one when it has been back in the queue: SQS remembers it for five minutes.
-        let once = format!("dead-{}-{}", delivery.id, as_millis(delivery.enqueued_at));
+        let once = format!("dead-{:.100}-{}", delivery.id.to_string(), as_millis(delivery.enqueued_at));
         self.region.put(&dead.url, letter, self.is_fifo, group, &once).await.map_err(|fault| self.dead_failed(fault))
     }
 
@@ -190,6 +200,11 @@ impl Queue {
             let known = seen.len();
             for letter in found {
                 let is_new = seen.insert(letter.sqs_id.clone());
+                if let Some(before) = taken.iter_mut().find(|before: &&mut Received| before.sqs_id == letter.sqs_id) {
+                    // It has come back, and is good by its new receipt only.
+                    *before = letter;
+                    continue;
+                }
                 let is_wanted = letter.is_of(own.as_deref()) && which.is_none_or(|id| letter.delivery.id == *id);
                 if is_new && is_wanted && taken.len() < most {
                     taken.push(letter);

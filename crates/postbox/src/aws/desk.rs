@@ -180,9 +180,12 @@ impl Desk {
                 let has_other = |other: &Poll| other.visibility == poll.visibility && other.late > now;
                 let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility;
                 let waiters = match state.polls.iter().any(has_other) {
-                    // Each has a poll of his own, and this was one of theirs.
+                    // Each has a poll of his own, and this was one of theirs, unless its owner has left.
                     true if !self.gathers => {
-                        let first = state.waiting.iter().position(is_his);
+                        let polls = state.polls.iter().filter(|other| has_other(other)).count();
+                        let is_there = |waiter: &&Waiter| is_his(waiter) && !waiter.promise.is_void();
+                        let is_owned = state.waiting.iter().filter(is_there).count() > polls;
+                        let first = state.waiting.iter().position(|waiter| is_owned && is_there(&waiter));
                         first.and_then(|at| state.waiting.remove(at)).into_iter().collect()
                     }
                     true => Vec::new(),
@@ -206,4 +209,48 @@ fn take_if(waiting: &mut VecDeque<Waiter>, is_so: impl Fn(&Waiter) -> bool) -> V
     let (taken, kept) = std::mem::take(waiting).into_iter().partition(|waiter| is_so(waiter));
     *waiting = kept;
     Vec::from(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::promise::{Fulfilled, promise};
+
+    fn join(desk: &Desk) -> Fulfilled<Vec<Delivery>> {
+        let (promise, found) = promise(Some(Box::new(drop)));
+        let wait = Duration::from_secs(20);
+        desk.join(Receive { max: 1, visibility: Duration::from_secs(30), wait }, promise);
+        found
+    }
+
+    fn look(found: &mut Fulfilled<Vec<Delivery>>) -> std::task::Poll<Result<Vec<Delivery>, Error>> {
+        Pin::new(found).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn without_gathering_the_poll_of_one_who_left_is_nobodys_error() {
+        let desk = Desk::new(false, false);
+        let (first, mut second) = (join(&desk), join(&desk));
+        let polls = [desk.plan().unwrap(), desk.plan().unwrap()];
+        assert_eq!(desk.plan(), None, "one each");
+        drop(first);
+        desk.deliver(polls[0], Err(Error::connection("refused")));
+        assert!(look(&mut second).is_pending(), "his own is under way");
+        desk.deliver(polls[1], Err(Error::connection("refused")));
+        assert!(matches!(look(&mut second), std::task::Poll::Ready(Err(_))));
+    }
+
+    #[test]
+    fn without_gathering_each_is_told_of_a_poll_that_failed() {
+        let desk = Desk::new(false, false);
+        let (mut first, mut second) = (join(&desk), join(&desk));
+        let polls = [desk.plan().unwrap(), desk.plan().unwrap()];
+        desk.deliver(polls[0], Err(Error::connection("refused")));
+        assert!(matches!(look(&mut first), std::task::Poll::Ready(Err(_))));
+        assert!(look(&mut second).is_pending());
+        assert_eq!(desk.plan(), None, "nobody needs another one");
+    }
 }

@@ -22,6 +22,7 @@ pub(super) struct Fault {
 const BEFORE: &[&str] = &["AWS.SimpleQueueService.", "KMS."];
 const MISSING: &[&str] = &["QueueDoesNotExist", "NonExistentQueue", "ResourceNotFoundException"];
 const STALE: &str = "ReceiptHandleIsInvalid";
+const CUT: &str = "NoAnswerInTime";
 const THROTTLED: &[&str] = &[
     "RequestThrottled",
     "Throttling",
@@ -97,9 +98,18 @@ impl Fault {
         answered(place, entry.code, &text, !entry.sender_fault, None)
     }
 
-    /// Something that should be in an answer is not, or not in time.
+    /// Something that should be in an answer is not.
     pub(super) fn incomplete(place: &str) -> Self {
-        answered(place, "IncompleteAnswer".into(), "it says nothing of this entry, or not in time", true, None)
+        answered(place, "IncompleteAnswer".into(), "it says nothing of this entry", true, None)
+    }
+
+    /// A request was given up, since part of it is not good any more. Nobody knows what was done.
+    pub(super) fn cut(place: &str) -> Self {
+        answered(place, CUT.into(), "it did not answer before a lease ended", true, None)
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.is(CUT)
     }
 
     /// The lease has ended.
@@ -155,7 +165,8 @@ where
             let says = |sign: &str| chain.to_lowercase().contains(sign);
             // Who has no credentials now will have none in a second, unless it was only that they did not come in time, or that
             // the place could not be reached which has them.
-            let is_unreached = says("timed out") || says("dispatch failure") && !says("not enabled");
+            let below = other.source().map_or_else(String::new, self::chain).to_lowercase();
+            let is_unreached = says("timed out") || below.contains("dispatch failure") && !says("not enabled");
             let is_final = matches!(&other, SdkError::ConstructionFailure(_))
                 || says("credential") && !is_unreached
                 || ["certificate", "unknownissuer", "missing region"].into_iter().any(says);

@@ -65,7 +65,7 @@ impl HttpClient for Http {
     }
 }
 
-/// How long a connection may take to be made, and an answer to begin.
+/// How long a connection may take to be made, an answer to begin, and its body to end.
 #[derive(Clone, Copy, Debug)]
 struct Asking {
     to_connect: Option<Duration>,

@@ -130,9 +130,12 @@ impl Letter {
             }
         }
         if packed != Packed::default() {
-            let json = serde_json::to_string(&packed).expect("texts and numbers become JSON");
+            let mut json = serde_json::to_string(&packed).expect("texts and numbers become JSON");
             // The two that SQS does not take and JSON leaves as they are.
-            put(HEADERS, &json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff"));
+            if json.contains(['\u{fffe}', '\u{ffff}']) {
+                json = json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff");
+            }
+            put(HEADERS, &json);
         }
         Letter { body, attributes, size }
     }

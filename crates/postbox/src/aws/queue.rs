@@ -16,7 +16,7 @@ use super::name;
 use super::receive::Receiving;
 use super::region::{Facts, Region};
 use super::send::Sending;
-use crate::address::MailboxName;
+use crate::address::{MailboxName, without_secrets};
 use crate::clock::{Sleep, SystemClock};
 use crate::error::Error;
 use crate::near::{self, Work};
@@ -131,7 +131,7 @@ impl Queue {
     pub(super) fn missing(&self) -> Error {
         self.forget();
         if let Some(url) = &self.url {
-            let reason = format!("there is no queue at {url}; correct the URL, or create the queue");
+            let reason = format!("there is no queue at {}; correct the URL, or create the queue", without_secrets(url));
             return Error::resolution(&self.shown(), reason);
         }
         if self.region.manners.creates {
@@ -263,7 +263,7 @@ impl Queue {
     /// Where dead letters go after so many deliveries; the queue for them is made.
     async fn redrive_policy(&self, most: u32) -> Result<String, Error> {
         let failed = |fault: Fault| fault.error;
-        let url = match self.region.find(&self.dead, self.account()).await.map_err(failed)? {
+        let url = match self.find_dead().await? {
             Some(url) => url,
             None => self.make_dead().await?,
         };
@@ -363,7 +363,8 @@ impl Queue {
         let mut results = Vec::with_capacity(entries.len());
         let mut parts = vec![entries];
         while let Some(mut left) = parts.pop() {
-            for attempt in 1.. {
+            let mut attempt = 1;
+            loop {
                 let mut good = Vec::with_capacity(left.len());
                 for entry in left {
                     match check(&entry) {
@@ -377,6 +378,8 @@ impl Queue {
                 }
                 let (done, failed) = match ask(&left).await {
                     Ok(answer) => answer,
+                    // What is still good is asked for without the rest.
+                    Err(fault) if fault.is_cut() => continue,
                     // One of them may be why, and the others are not to suffer for it.
                     Err(fault) if left.len() > 1 && fault.is_about_content() => {
                         parts.extend(left.into_iter().rev().map(|entry| vec![entry]));
@@ -413,13 +416,18 @@ impl Queue {
                         Err(fault) if fault.error.is_transient() && attempt < ATTEMPTS && !is_overtaken => {
                             again.push(entry);
                         }
-                        outcome => results.push((entry, outcome)),
+                        // What is done too late was perhaps done to something else.
+                        outcome => {
+                            let outcome = outcome.and_then(|done| check(&entry).map(|()| done));
+                            results.push((entry, outcome));
+                        }
                     }
                 }
                 left = again;
                 if !left.is_empty() {
                     Sleep::for_(SystemClock::shared(), crate::receive::pause_after(attempt)).await;
                 }
+                attempt += 1;
             }
         }
         results

@@ -87,11 +87,9 @@ impl Region {
         }
         let waiting = with(patience.build());
         // What is never answered would keep those waiting who stand in line behind it.
-        let limited = |limit: Option<Duration>, usual| Some(limit.unwrap_or(usual));
-        let mut limits = own.to_builder();
-        limits.set_operation_attempt_timeout(limited(own.operation_attempt_timeout(), ATTEMPT));
-        limits.set_operation_timeout(limited(own.operation_timeout(), ALL_ATTEMPTS));
-        let client = with(limits.build());
+        let attempt = own.operation_attempt_timeout().unwrap_or(ATTEMPT);
+        let all = own.operation_timeout().unwrap_or(ALL_ATTEMPTS.max(attempt * 3));
+        let client = with(own.to_builder().operation_attempt_timeout(attempt).operation_timeout(all).build());
         Region { client, waiting, name: format!("sqs://{region}"), at, manners }
     }
 

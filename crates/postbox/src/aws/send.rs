@@ -113,8 +113,9 @@ impl Queue {
         let special = message.special.as_deref();
         let (group, once) =
             special.map_or((None, None), |special| (special.group.as_deref(), special.deduplication.as_deref()));
-        let own = message.id.to_string();
-        for (parameter, id) in [("group", group), ("deduplication_id", once), ("id", Some(own.as_str()))] {
+        // It stands for those that are not given.
+        let own = (group.is_none() || once.is_none()).then(|| message.id.to_string());
+        for (parameter, id) in [("group", group), ("deduplication_id", once), ("id", own.as_deref())] {
             if let Some(id) = id.filter(|id| !is_order_id(id)) {
                 return Err(Error::invalid(parameter, format!("{id:?}"), ORDER_IDS));
             }

@@ -1,6 +1,6 @@
 //! A DynamoDB table of replies: every transition a conditional write, and one look for all who wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ const SHELVES: u32 = 8;
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 /// So many entries are looked at in one request.
 const LOOK_AT: usize = 100;
-/// Of so many answers at most it is remembered that nobody knows whether they were taken.
-const MOST_UNKNOWN: usize = 10_000;
+/// Of so many answers, the last ones, it is remembered that nobody knows whether they were taken.
+const MOST_UNKNOWN: usize = 1_000;
 
 /// A table of replies.
 pub(super) struct Table {
@@ -44,7 +44,7 @@ pub(super) struct Table {
     pub(super) shown: String,
     waiting: Mutex<Waiting>,
     /// The tokens of those answers of which nobody knows whether they were taken here.
-    taking: Mutex<HashMap<ReplyId, String>>,
+    taking: Mutex<VecDeque<(ReplyId, String)>>,
     /// Somebody began to wait.
     joined: tokio::sync::Notify,
 }
@@ -212,13 +212,18 @@ impl Table {
     /// Takes an answer: it is marked as taken, by us, so that a lost answer to that loses nothing, and then removed. If none of the
     /// attempts was answered, the next one has the same mark.
     pub(super) async fn take(self: &Arc<Self>, id: &ReplyId) -> Result<Option<ReplyEntry>, Error> {
-        let token = lock(&self.taking).get(id).cloned().unwrap_or_else(|| new_uuid().to_string());
+        let token = {
+            let mut taking = lock(&self.taking);
+            let known = taking.iter().position(|(known, _)| known == id).and_then(|at| taking.remove(at));
+            known.map_or_else(|| new_uuid().to_string(), |(_, token)| token)
+        };
         let taken = self.take_as(id, &token).await;
-        let mut taking = lock(&self.taking);
-        match taken.is_err() {
-            true if taking.len() < MOST_UNKNOWN => drop(taking.insert(id.clone(), token)),
-            true => {}
-            false => drop(taking.remove(id)),
+        if taken.as_ref().is_err_and(Error::is_transient) {
+            let mut taking = lock(&self.taking);
+            if taking.len() == MOST_UNKNOWN {
+                taking.pop_front();
+            }
+            taking.push_back((id.clone(), token));
         }
         taken
     }

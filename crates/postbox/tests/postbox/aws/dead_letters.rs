@@ -144,9 +144,10 @@ fn letters_of_other_queues_are_left_alone() {
 
 #[test]
 fn sqs_moves_all_by_itself_only_if_all_are_of_this_queue() {
-    for sources in [vec!["http://one/1/a"], vec!["http://one/1/a", "http://one/1/b"]] {
+    for suffixes in [vec!["-a"], vec!["-a", "-b"], vec!["-b"]] {
         let (place, [a, _]) = two_with_one_place_for_letters();
-        let is_one = sources.len() == 1;
+        let is_own = suffixes == ["-a"];
+        let sources: Vec<_> = suffixes.iter().map(|suffix| format!("http://sqs/1/{}{suffix}", place.name)).collect();
         place.proxy.reset_counts();
         place.proxy.on(move |request| match request.operation.as_str() {
             "ListDeadLetterSourceQueues" => answer(200, json!({ "queueUrls": sources })),
@@ -156,8 +157,8 @@ fn sqs_moves_all_by_itself_only_if_all_are_of_this_queue() {
             }
             _ => Fate::Pass,
         });
-        assert_eq!(a.dead_letters().redrive(100).blocking().unwrap(), if is_one { 4 } else { 2 });
-        assert_eq!(place.proxy.count("StartMessageMoveTask"), usize::from(is_one));
+        assert_eq!(a.dead_letters().redrive(100).blocking().unwrap(), if is_own { 4 } else { 2 });
+        assert_eq!(place.proxy.count("StartMessageMoveTask"), usize::from(is_own));
     }
 }
 

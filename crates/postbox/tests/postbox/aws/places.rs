@@ -95,6 +95,8 @@ fn a_uri_that_leads_nowhere_says_why() {
         &["nobody-made-this", "sqs://eu-west-1", "create"],
     );
     fails(&here("x?create=true"), &[], false, &["no credentials", "sqs://eu-west-1/x"]);
+    let broken = [("AWS_PROFILE", "nobody-has-this")];
+    fails(&here("x?create=true"), &broken, false, &["credentials", "sqs://eu-west-1/x"]);
     let away = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/credentials")];
     fails(&here("x?create=true"), &away, true, &["could not be had", "sqs://eu-west-1/x"]);
     fails(&here("x?create=yes"), &CREDENTIALS, false, &["create", "true or false"]);

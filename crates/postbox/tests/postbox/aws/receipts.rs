@@ -92,6 +92,32 @@ fn an_answer_that_is_late_for_one_is_asked_for_again_for_the_others() {
     assert_expired(results.pop().unwrap());
 }
 
+/// What was done in time stays so, however long the others of its request take.
+#[test]
+fn an_act_that_was_done_in_time_does_not_wait_for_the_others_to_be_so() {
+    let place = Place::moto();
+    let jobs = place.jobs();
+    jobs.send_batch(&[1, 2]).blocking().unwrap();
+    let short = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
+    let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
+    place.proxy.on(|request| match request.operation.as_str() {
+        "DeleteMessageBatch" => answer(
+            200,
+            json!({
+                "Successful": [{ "Id": "0" }],
+                "Failed": [{ "Id": "1", "Code": "InternalError", "SenderFault": false }],
+            }),
+        ),
+        "DeleteMessage" => Fate::Stall,
+        _ => Fate::Pass,
+    });
+    let batch = begin(jobs.acknowledge_batch(&[short, long]));
+    place.proxy.wait_until_held(1);
+    pass(2);
+    place.proxy.calm();
+    end([batch]).remove(0).unwrap().into_iter().for_each(|done| done.unwrap());
+}
+
 #[test]
 fn a_lease_is_no_longer_than_sqs_allows_in_all() {
     let place = Place::moto();
