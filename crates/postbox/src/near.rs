@@ -87,8 +87,13 @@ impl Drop for Moving {
 
 /// Does something while its result is waited for, by whoever does so, and to its end if he leaves. Nobody else should depend on
 /// it: he need not come back soon.
-pub(crate) fn own<T: Send + 'static>(work: impl FnOnce(Arc<Heard>) -> Work, result: Answer<T>) -> Answer<T> {
-    Answer::from_future(Own { result, work: Moving(Some(Box::pin(Listening::new(work)))) })
+pub(crate) fn own<T: Send + 'static>(work: Work, result: Answer<T>) -> Answer<T> {
+    Answer::from_future(Own { result, work: Moving(Some(work)) })
+}
+
+/// The same, of work that asks since when there was news for it.
+pub(crate) fn own_listening<T: Send + 'static>(work: impl FnOnce(Arc<Heard>) -> Work, result: Answer<T>) -> Answer<T> {
+    own(Box::pin(Listening::new(work)), result)
 }
 
 /// Dropped in this order: what is done without him is known to be so.
@@ -210,7 +215,7 @@ mod tests {
             let _ = told.await;
             promise.fulfil(Ok((thread::current().id(), name())));
         });
-        (sender, own(|_| work, Answer::from_future(result).map(|done| done.expect("it was done"))))
+        (sender, own(work, Answer::from_future(result).map(|done| done.expect("it was done"))))
     }
 
     /// In this order, since what is true after a panic is so for the whole process.
@@ -257,7 +262,7 @@ mod tests {
             // As a connection does where there is no IO.
             panic!("it cannot be done here");
         });
-        let result = runtime.block_on(own(|_| work, Answer::from_future(result)));
+        let result = runtime.block_on(own(work, Answer::from_future(result)));
         assert!(result.is_err_and(|error| error.is_transient()), "an error, and he goes on");
         let (go_on, result) = slow();
         go_on.send(()).unwrap();
@@ -280,7 +285,7 @@ mod tests {
                 sender.send(Some(heard.since())).unwrap();
             })
         };
-        let mut own = own(work, Answer::from_future(result));
+        let mut own = own_listening(work, Answer::from_future(result));
         assert!(Pin::new(&mut own).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         first.send(()).unwrap();
         drop(own);

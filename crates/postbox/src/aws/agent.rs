@@ -4,6 +4,7 @@
 //! the attempt. They are made anew and signed at each request, and no server needs them. Here it is one, and it is ready.
 
 use aws_runtime::invocation_id::InvocationIdInterceptor;
+use aws_runtime::recursion_detection::RecursionDetectionInterceptor;
 use aws_runtime::request_info::RequestInfoInterceptor;
 use aws_runtime::user_agent::UserAgentInterceptor;
 use aws_sdk_sqs::Client;
@@ -24,11 +25,17 @@ pub(super) fn introduced(client: &Client) -> Client {
     if let Some(name) = client.config().app_name() {
         text = format!("{text} app/{name}");
     }
-    Client::from_conf(client.config().to_builder().interceptor(Agent(text)).build())
+    // Where a program runs does not change, and to look for it at each request costs two looks at the environment.
+    let is_lambda = std::env::var_os("AWS_LAMBDA_FUNCTION_NAME").is_some();
+    Client::from_conf(client.config().to_builder().interceptor(Agent { text, is_lambda }).build())
 }
 
 #[derive(Debug)]
-struct Agent(String);
+struct Agent {
+    text: String,
+    /// Whether the SDK has to say in which call of a function a request is made, so that AWS sees functions that call themselves.
+    is_lambda: bool,
+}
 
 impl Intercept for Agent {
     fn name(&self) -> &'static str {
@@ -44,6 +51,9 @@ impl Intercept for Agent {
         state.store_put(disable_interceptor::<InvocationIdInterceptor>(WHY));
         state.store_put(disable_interceptor::<RequestInfoInterceptor>(WHY));
         state.store_put(disable_interceptor::<UserAgentInterceptor>(WHY));
+        if !self.is_lambda {
+            state.store_put(disable_interceptor::<RecursionDetectionInterceptor>("this is no function of Lambda"));
+        }
         Ok(())
     }
 
@@ -55,7 +65,7 @@ impl Intercept for Agent {
     ) -> Result<(), BoxError> {
         let headers = context.request_mut().headers_mut();
         if !headers.contains_key(USER_AGENT) {
-            headers.insert(USER_AGENT, self.0.clone());
+            headers.insert(USER_AGENT, self.text.clone());
         }
         Ok(())
     }

@@ -322,7 +322,7 @@ impl Queue {
                 request(Arc::clone(&queue), entries).await;
             });
             let first = answers.remove(0);
-            answers.insert(0, near::own(|_| work, first));
+            answers.insert(0, near::own(work, first));
             return answers;
         }
         let ready = lane(self).push(entries, self.most_bytes.load(Ordering::Relaxed));

@@ -105,7 +105,10 @@ impl Queue {
         let found = Answer::from_future(found);
         let found = if near::is_home() && self.desk.lend() {
             let queue = Arc::clone(self);
-            near::own(move |heard| Box::pin(async move { queue.wait_alone(request, promise, &heard).await }), found)
+            near::own_listening(
+                move |heard| Box::pin(async move { queue.wait_alone(request, promise, &heard).await }),
+                found,
+            )
         } else {
             self.desk.join(request, promise);
             self.poll();

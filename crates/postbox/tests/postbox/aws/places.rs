@@ -526,3 +526,26 @@ fn requests_say_in_one_header_who_sends_them() {
         assert!(matches!(said[..], [agent] if agent.starts_with("postbox/")), "{said:?}");
     }
 }
+
+/// AWS sees by it that functions call themselves.
+#[test]
+fn requests_of_a_function_say_in_which_call_they_are_made() {
+    let place = Place::moto();
+    let traces = Arc::new(Mutex::new(Vec::new()));
+    place.proxy.on({
+        let traces = Arc::clone(&traces);
+        move |request| {
+            let trace = request.headers.iter().find(|(name, _)| name == "x-amzn-trace-id");
+            traces.lock().unwrap().push(trace.map(|(_, value)| value.clone()));
+            Fate::Pass
+        }
+    });
+    let uri = format!("sqs://eu-west-1/{}?create=true&endpoint={}", place.name, place.proxy.endpoint());
+    let function = [("AWS_LAMBDA_FUNCTION_NAME", "f"), ("_X_AMZN_TRACE_ID", "Root=1-2-3")];
+    let variables: Vec<_> = CREDENTIALS.into_iter().chain(function).collect();
+    assert_eq!(outcome(&uri, &variables), "works");
+    let mut traces = std::mem::take(&mut *traces.lock().unwrap());
+    assert!(!traces.is_empty());
+    traces.dedup();
+    assert_eq!(traces, [Some("Root=1-2-3".to_string())]);
+}
