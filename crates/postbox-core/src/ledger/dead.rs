@@ -41,11 +41,17 @@ impl<M> Ledger<M> {
 
     /// Takes the dead letters out.
     pub fn purge_dead(&mut self) -> VecDeque<Dead<M>> {
+        if let Some(ids) = &mut self.ids {
+            ids.forget_dead();
+        }
         core::mem::take(&mut self.dead)
     }
 
     pub(super) fn bury(&mut self, slot: u32, reason: Cow<'static, str>) {
         let gone = self.remove(slot);
+        if let Some(ids) = &mut self.ids {
+            ids.died(whole(gone.id));
+        }
         self.dead.push_back(Dead {
             id: whole(gone.id),
             message: gone.message,
@@ -62,6 +68,7 @@ impl<M> Ledger<M> {
         let arrival = self.counter;
         let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival }));
         let slot = self.slots.vacancy().fill(Slot::new(dead.id, dead.message, dead.sent_at, extras));
+        self.remember_id(dead.id, slot);
         self.join(slot);
     }
 }

@@ -16,6 +16,7 @@
 mod dead;
 mod due;
 mod groups;
+mod ids;
 mod slab;
 mod slot;
 mod terms;
@@ -29,10 +30,11 @@ use alloc::vec::Vec;
 
 use self::due::DueHeap;
 use self::groups::Groups;
+use self::ids::Ids;
 use self::slab::{NONE, Slab};
 use self::slot::{Expiry, Extras, List, Slot, State};
 pub use self::terms::{
-    DELIVERIES_SPENT, Dead, Held, LedgerFull, LedgerOptions, Posted, Posting, Receipt, Stale, Tally,
+    DELIVERIES_SPENT, Dead, Held, LedgerOptions, LedgerRefusal, Posted, Posting, Receipt, Stale, Tally,
 };
 
 /// One leased mailbox, as a state machine.
@@ -78,6 +80,8 @@ pub struct Ledger<M> {
     remembered: BTreeMap<Arc<str>, (u128, u64)>,
     forgotten_at: BTreeSet<(u64, Arc<str>)>,
     dead: VecDeque<Dead<M>>,
+    /// Messages by id; kept from the first send with an id of the caller's own.
+    ids: Option<Ids>,
     now: u64,
     /// Nothing happens by itself before this moment.
     quiet_until: u64,
@@ -107,6 +111,7 @@ impl<M> Ledger<M> {
             remembered: BTreeMap::new(),
             forgotten_at: BTreeSet::new(),
             dead: VecDeque::new(),
+            ids: None,
             now: 0,
             quiet_until: u64::MAX,
             counter: 0,
@@ -133,18 +138,70 @@ impl<M> Ledger<M> {
         self.options = options;
     }
 
-    /// Stores a message.
+    /// Stores a message whose id is new.
     ///
     /// # Errors
-    /// [`LedgerFull`] with the message, if there is no room.
-    pub fn send(&mut self, now: u64, posting: Posting<'_, M>) -> Result<Posted, LedgerFull<M>> {
-        let now = self.advance(now);
-        if let Some((id, _)) = posting.deduplication.and_then(|id| self.remembered.get(id)) {
-            self.discarded.push(posting.message);
-            return Ok(Posted::Duplicate(*id));
+    /// [`LedgerRefusal::Full`] with the message, if there is no room.
+    pub fn send(&mut self, now: u64, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
+        self.advance(now);
+        match self.deduplicated(posting) {
+            Ok(posting) => self.store(posting),
+            Err(first) => Ok(Posted::Duplicate(first)),
         }
+    }
+
+    /// Stores a message whose id the caller chose. If the ledger holds a message with that id, dead letters included, nothing is
+    /// stored: with the same content, as `is_same` tells, the answer is that message's id.
+    ///
+    /// ```
+    /// use postbox_core::{Ledger, LedgerRefusal, Posted, Posting};
+    ///
+    /// let mut ledger = Ledger::new(Default::default());
+    /// let send = |ledger: &mut Ledger<_>, message| ledger.send_once(0, Posting::new(7, message), |a, b| a == b);
+    /// assert_eq!(send(&mut ledger, "pay"), Ok(Posted::Stored));
+    /// assert_eq!(send(&mut ledger, "pay"), Ok(Posted::Duplicate(7)));
+    /// assert_eq!(send(&mut ledger, "pay twice"), Err(LedgerRefusal::IdInUse("pay twice")));
+    /// assert_eq!(ledger.tally(0).ready, 1);
+    /// ```
+    ///
+    /// # Errors
+    /// [`LedgerRefusal::IdInUse`] if the content differs, [`LedgerRefusal::Full`] if there is no room; both with the message.
+    pub fn send_once(
+        &mut self,
+        now: u64,
+        posting: Posting<'_, M>,
+        is_same: impl FnOnce(&M, &M) -> bool,
+    ) -> Result<Posted, LedgerRefusal<M>> {
+        self.advance(now);
+        let posting = match self.deduplicated(posting) {
+            Ok(posting) => posting,
+            Err(first) => return Ok(Posted::Duplicate(first)),
+        };
+        match self.held(posting.id).map(|held| is_same(held, &posting.message)) {
+            None => self.store(posting),
+            Some(true) => {
+                self.discarded.push(posting.message);
+                Ok(Posted::Duplicate(posting.id))
+            }
+            Some(false) => Err(LedgerRefusal::IdInUse(posting.message)),
+        }
+    }
+
+    /// The posting, or the id of the message that had its deduplication id first.
+    fn deduplicated<'a>(&mut self, posting: Posting<'a, M>) -> Result<Posting<'a, M>, u128> {
+        match posting.deduplication.and_then(|id| self.remembered.get(id)) {
+            Some((first, _)) => {
+                self.discarded.push(posting.message);
+                Err(*first)
+            }
+            None => Ok(posting),
+        }
+    }
+
+    fn store(&mut self, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
+        let now = self.now;
         if !self.is_open() {
-            return Err(LedgerFull(posting.message));
+            return Err(LedgerRefusal::Full(posting.message));
         }
         if let Some(id) = posting.deduplication {
             let id: Arc<str> = id.into();
@@ -159,6 +216,7 @@ impl<M> Ledger<M> {
             Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.counter })
         });
         let slot = self.slots.vacancy().fill(Slot::new(posting.id, posting.message, now, extras));
+        self.remember_id(posting.id, slot);
         if posting.visible_at > now {
             // Of two with one id the first is the one that can be cancelled.
             self.cancellable.entry(posting.id).or_insert(slot);
@@ -188,14 +246,17 @@ impl<M> Ledger<M> {
         let vacancy = self.slots.vacancy();
         if self.options.max_deliveries == Some(0) {
             let slot = vacancy.fill(Slot::new(id, message, sent_at, None));
+            self.remember_id(id, slot);
             return self.surface(slot);
         }
+        self.surfaced += 1;
         // Made as one that is in the list.
-        let linked = Slot { state: State::Ready, prev: self.ready.tail, ..Slot::new(id, message, sent_at, None) };
+        let (prev, rank) = (self.ready.tail, self.surfaced);
+        let linked = Slot { state: State::Ready, prev, rank, ..Slot::new(id, message, sent_at, None) };
         let slot = vacancy.fill(linked);
         self.ready.follow(&mut self.slots, slot);
         self.deliverable += 1;
-        self.surfaced += 1;
+        self.remember_id(id, slot);
     }
 
     /// Leases up to `max` messages until `until`, and shows each to `take`, in order. They may all be leased before the first one is
@@ -241,8 +302,9 @@ impl<M> Ledger<M> {
         let held = self.slots.get_mut(slot).filter(|held| held.is_leased(receipt)).ok_or(Stale)?;
         take(&mut held.message);
         match held {
-            Slot { extras: None, place: NONE, prev, next, .. } => {
-                let (prev, next) = (*prev, *next);
+            Slot { extras: None, place: NONE, prev, next, id, .. } => {
+                let (prev, next, id) = (*prev, *next, *id);
+                self.forget_id(id, slot);
                 self.line.close_gap(&mut self.slots, prev, next);
                 self.leased -= 1;
                 self.slots.forget(slot);
@@ -267,6 +329,37 @@ impl<M> Ledger<M> {
         } else {
             self.surface(slot);
         }
+        Ok(())
+    }
+
+    /// Ends a lease as if the message had not been delivered: it is where it was among what can be delivered, and its deliveries
+    /// are as many as before.
+    ///
+    /// ```
+    /// use postbox_core::{Ledger, LedgerOptions, Posting};
+    ///
+    /// let mut ledger = Ledger::new(LedgerOptions { max_deliveries: Some(1), ..Default::default() });
+    /// ledger.send(0, Posting::new(1, "first")).unwrap();
+    /// ledger.send(0, Posting::new(2, "second")).unwrap();
+    /// let mut receipt = None;
+    /// ledger.receive(0, 1, 30, |held| receipt = Some(held.receipt));
+    /// ledger.release(1, receipt.unwrap()).unwrap();
+    /// ledger.receive(2, 1, 30, |held| assert_eq!((*held.message, held.deliveries), ("first", 1)));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn release(&mut self, now: u64, receipt: Receipt) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        self.take_from_due(slot);
+        let held = self.slot_mut(slot);
+        held.deliveries = held.deliveries.saturating_sub(1);
+        held.state = State::Ready;
+        self.ready.insert_by_rank(&mut self.slots, slot);
+        self.deliverable += 1;
+        self.surfaced += 1;
+        self.watch_expiry(slot);
         Ok(())
     }
 
@@ -312,6 +405,9 @@ impl<M> Ledger<M> {
         self.groups.clear();
         self.expiring.clear();
         self.cancellable.clear();
+        if let Some(ids) = &mut self.ids {
+            ids.forget_stored();
+        }
         (self.ready, self.line) = (List::new(), List::new());
         (self.deliverable, self.leased, self.delayed) = (0, 0, 0);
         (gone, slots)

@@ -87,6 +87,15 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Every value, with its place.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let places = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        (0u32..).zip(places).filter_map(|(index, place)| match place {
+            Place::Used(value) => Some((index, value)),
+            Place::Free { .. } => None,
+        })
+    }
+
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         match &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK] {
             Place::Used(value) => Some(value),

@@ -31,6 +31,8 @@ pub(super) struct Slot<M> {
     pub(super) number: u64,
     /// When the lease ends, while it is in the line of leases.
     pub(super) until: u64,
+    /// Orders what can be delivered: the number of messages that had become deliverable when this one did.
+    pub(super) rank: u64,
     pub(super) deliveries: u32,
     /// Where in the heap, if it is there.
     pub(super) place: u32,
@@ -68,6 +70,7 @@ impl<M> Slot<M> {
             sent_at,
             number: 0,
             until: 0,
+            rank: 0,
             deliveries: 0,
             place: NONE,
             prev: NONE,
@@ -129,6 +132,26 @@ impl List {
         match slots.get_mut(tail) {
             Some(last) => last.next = slot,
             None => self.head = slot,
+        }
+    }
+
+    /// Puts a slot before the first one of a higher rank. Looks through the slots of a lower rank, from the head.
+    pub(super) fn insert_by_rank<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
+        let Some(rank) = slots.get(slot).map(|slot| slot.rank) else { return };
+        let (mut before, mut behind) = (NONE, self.head);
+        while let Some(next) = slots.get(behind).filter(|next| next.rank < rank) {
+            (before, behind) = (behind, next.next);
+        }
+        if let Some(new) = slots.get_mut(slot) {
+            (new.prev, new.next) = (before, behind);
+        }
+        match slots.get_mut(before) {
+            Some(before) => before.next = slot,
+            None => self.head = slot,
+        }
+        match slots.get_mut(behind) {
+            Some(behind) => behind.prev = slot,
+            None => self.tail = slot,
         }
     }
 

@@ -50,13 +50,19 @@ impl<M> Posting<'_, M> {
 pub enum Posted {
     /// It is stored.
     Stored,
-    /// A message with its deduplication id had been sent: this is that one's id.
+    /// Nothing was stored: the ledger has a message with this deduplication id, or with the caller's own id and the same
+    /// content. This is that message's id.
     Duplicate(u128),
 }
 
-/// There is no room; the message comes back.
+/// Why a message was not stored. The message comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerFull<M>(pub M);
+pub enum LedgerRefusal<M> {
+    /// There is no room.
+    Full(M),
+    /// The ledger holds another message with the same id.
+    IdInUse(M),
+}
 
 /// Proof of one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -172,10 +172,12 @@ impl<M> Ledger<M> {
         if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
             return self.bury(slot, Cow::Borrowed(DELIVERIES_SPENT));
         }
-        self.slot_mut(slot).state = State::Ready;
+        self.surfaced += 1;
+        let rank = self.surfaced;
+        let held = self.slot_mut(slot);
+        (held.state, held.rank) = (State::Ready, rank);
         self.ready.push(&mut self.slots, slot);
         self.deliverable += 1;
-        self.surfaced += 1;
         self.watch_expiry(slot);
     }
 
@@ -202,6 +204,7 @@ impl<M> Ledger<M> {
             State::Delayed | State::Returning | State::Leased => self.take_from_due(slot),
         }
         let gone = self.slots.remove(slot).expect("a linked slot is in use");
+        self.forget_id(gone.id, slot);
         if let Some(extras) = &gone.extras {
             if let Some(expiry) = gone.expiry(slot) {
                 self.expiring.remove(&expiry);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use postbox_core::{DELIVERIES_SPENT, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Receipt, Stale, Tally};
+use postbox_core::{DELIVERIES_SPENT, Ledger, LedgerOptions, LedgerRefusal, Posted, Posting, Receipt, Stale, Tally};
 
 fn ledger(options: LedgerOptions) -> Ledger<&'static str> {
     Ledger::new(options)
@@ -167,7 +167,7 @@ fn the_bound_counts_everything_that_is_stored() {
     ledger.send(0, Posting { visible_at: 50, ..Posting::new(1, "") }).unwrap();
     ledger.send(0, Posting::new(2, "")).unwrap();
     let receipt = receive(&mut ledger, 0, 1, 10)[0].2;
-    assert_eq!(ledger.send(0, Posting::new(3, "back")), Err(LedgerFull("back")));
+    assert_eq!(ledger.send(0, Posting::new(3, "back")), Err(LedgerRefusal::Full("back")));
     ledger.acknowledge(1, receipt).unwrap();
     assert_eq!(ledger.send(1, Posting::new(3, "")), Ok(Posted::Stored));
 }

@@ -1,16 +1,17 @@
 //! Random operations on the ledger, against a naive model.
 
-use postbox_core::{Ledger, LedgerFull, LedgerOptions, Posted, Posting, Tally};
+use postbox_core::{Ledger, LedgerOptions, LedgerRefusal, Posted, Posting, Tally};
 use proptest::prelude::*;
 
 use crate::ledger::receive;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Send { delay: u64, expiry: Option<u64>, group: Option<u8>, deduplication: Option<u8> },
+    Send { delay: u64, expiry: Option<u64>, group: Option<u8>, deduplication: Option<u8>, own: Option<(u8, u8)> },
     Receive { max: usize, visibility: u64 },
     Acknowledge(usize),
     GiveBack(usize, u64),
+    Release(usize),
     Extend(usize, u64),
     DeadLetter(usize),
     Cancel(u128),
@@ -25,12 +26,16 @@ fn operation() -> impl Strategy<Value = Operation> {
         prop::option::weighted(0.2, 0u64..40),
         prop::option::weighted(0.4, 0u8..3),
         prop::option::weighted(0.2, 0u8..4),
+        prop::option::weighted(0.2, (0u8..3, 0u8..2)),
     );
     prop_oneof![
-        10 => send.prop_map(|(delay, expiry, group, deduplication)| Operation::Send { delay, expiry, group, deduplication }),
+        10 => send.prop_map(|(delay, expiry, group, deduplication, own)| {
+            Operation::Send { delay, expiry, group, deduplication, own }
+        }),
         8 => (0usize..5, 0u64..20).prop_map(|(max, visibility)| Operation::Receive { max, visibility }),
         6 => any::<usize>().prop_map(Operation::Acknowledge),
         4 => (any::<usize>(), prop_oneof![Just(0), 0u64..20]).prop_map(|(which, at)| Operation::GiveBack(which, at)),
+        3 => any::<usize>().prop_map(Operation::Release),
         2 => (any::<usize>(), 0u64..20).prop_map(|(which, by)| Operation::Extend(which, by)),
         1 => any::<usize>().prop_map(Operation::DeadLetter),
         1 => (0u128..60).prop_map(Operation::Cancel),
@@ -50,10 +55,15 @@ enum Where {
 #[derive(Clone, Debug)]
 struct Entry {
     id: u128,
+    body: u128,
+    /// Order of sending.
+    arrival: u64,
     place: Where,
     due: u64,
-    /// Order of arrival in its place, for what is ready and for what is due at one moment.
+    /// Order of arrival in its place, for what is due at one moment.
     order: u64,
+    /// Order of what is ready. A lease does not change it.
+    rank: u64,
     deliveries: u32,
     expiry: Option<u64>,
     group: Option<u8>,
@@ -92,7 +102,7 @@ impl Model {
         let mut found: Vec<usize> = (0..self.entries.len())
             .filter(|&index| self.entries[index].place == Where::Ready && !self.is_blocked(&self.entries[index]))
             .collect();
-        found.sort_by_key(|&index| self.entries[index].order);
+        found.sort_by_key(|&index| self.entries[index].rank);
         found
     }
 
@@ -108,7 +118,7 @@ impl Model {
                 && self.entries[next].joined > gone.joined
                 && self.entries[next].place == Where::Ready
             {
-                self.entries[next].order = self.number();
+                self.entries[next].rank = self.number();
             }
         }
         gone
@@ -123,7 +133,7 @@ impl Model {
         let number = self.number();
         let entry = &mut self.entries[index];
         entry.place = Where::Ready;
-        entry.order = number;
+        entry.rank = number;
         entry.joined = entry.joined.or(Some(number));
     }
 
@@ -137,7 +147,7 @@ impl Model {
         while let Some(index) = (0..self.entries.len())
             .filter(|&index| !matches!(self.entries[index].place, Where::Leased(_)))
             .filter(|&index| self.entries[index].expiry.is_some_and(|at| at <= now))
-            .min_by_key(|&index| (self.entries[index].expiry, self.entries[index].id))
+            .min_by_key(|&index| (self.entries[index].expiry, self.entries[index].arrival))
         {
             self.remove(index);
         }
@@ -166,33 +176,43 @@ proptest! {
             model.advance(now, max_deliveries);
             let is_full = max_size.is_some_and(|most| model.entries.len() >= most);
             match operation {
-                Operation::Send { delay, expiry, group, deduplication } => {
+                Operation::Send { delay, expiry, group, deduplication, own } => {
+                    // An id of the caller's own is out of the range of the others.
+                    let (id, body) = own.map_or((number, number), |(id, body)| (1_000 + u128::from(id), u128::from(body)));
                     let (group_name, deduplication_name) =
                         (group.map(|group| group.to_string()), deduplication.map(|id| id.to_string()));
                     let posting = Posting {
-                        id: number, message: number, visible_at: now + delay, expires_at: expiry.map(|after| now + after),
+                        id, message: body, visible_at: now + delay, expires_at: expiry.map(|after| now + after),
                         group: group_name.as_deref(), deduplication: deduplication_name.as_deref(),
                     };
-                    let is_plain = posting == Posting { visible_at: now, ..Posting::new(number, number) };
+                    let is_plain = posting == Posting { visible_at: now, ..Posting::new(id, body) } && own.is_none();
                     let answer = match is_plain && number % 2 == 0 {
+                        false if own.is_some() => ledger.send_once(now, posting, |held, new| held == new),
                         false => ledger.send(now, posting),
                         true if ledger.has_room(now) => {
                             ledger.absorb(now, number, number);
                             Ok(Posted::Stored)
                         }
-                        true => Err(LedgerFull(number)),
+                        true => Err(LedgerRefusal::Full(number)),
                     };
                     let known = model.remembered.iter().find(|known| Some(known.0) == deduplication);
+                    let held = model.entries.iter().chain(&model.dead).find(|entry| own.is_some() && entry.id == id);
                     if let Some(known) = known {
                         prop_assert_eq!(answer, Ok(Posted::Duplicate(known.1)));
+                    } else if let Some(held) = held {
+                        let expected = match held.body == body {
+                            true => Ok(Posted::Duplicate(id)),
+                            false => Err(LedgerRefusal::IdInUse(body)),
+                        };
+                        prop_assert_eq!(answer, expected);
                     } else if is_full {
-                        prop_assert_eq!(answer, Err(LedgerFull(number)));
+                        prop_assert_eq!(answer, Err(LedgerRefusal::Full(body)));
                     } else {
                         prop_assert_eq!(answer, Ok(Posted::Stored));
-                        model.remembered.extend(deduplication.map(|id| (id, number, now + WINDOW)));
+                        model.remembered.extend(deduplication.map(|key| (key, id, now + WINDOW)));
                         let order = model.number();
                         model.entries.push(Entry {
-                            id: number, place: Where::Delayed { fresh: true }, due: now + delay, order, deliveries: 0,
+                            id, body, arrival: order, place: Where::Delayed { fresh: true }, due: now + delay, order, rank: 0, deliveries: 0,
                             expiry: expiry.map(|after| now + after), group, joined: None,
                         });
                         if delay == 0 {
@@ -219,7 +239,7 @@ proptest! {
                 Operation::Acknowledge(which) if !receipts.is_empty() => {
                     let lease = which % receipts.len();
                     let found = model.leased(lease);
-                    let gone = found.map(|index| model.remove(index).id);
+                    let gone = found.map(|index| model.remove(index).body);
                     if which % 2 == 0 {
                         prop_assert_eq!(ledger.acknowledge(now, receipts[lease]).ok(), gone);
                     } else {
@@ -240,6 +260,16 @@ proptest! {
                             let entry = &mut model.entries[index];
                             (entry.place, entry.due, entry.order) = (Where::Delayed { fresh: false }, now + after, order);
                         }
+                    }
+                }
+                Operation::Release(which) if !receipts.is_empty() => {
+                    let lease = which % receipts.len();
+                    let found = model.leased(lease);
+                    prop_assert_eq!(ledger.release(now, receipts[lease]).is_ok(), found.is_some());
+                    if let Some(index) = found {
+                        let entry = &mut model.entries[index];
+                        entry.place = Where::Ready;
+                        entry.deliveries -= 1;
                     }
                 }
                 Operation::Extend(which, by) if !receipts.is_empty() => {
@@ -275,6 +305,7 @@ proptest! {
                         entry.deliveries = 0;
                         entry.expiry = None;
                         entry.joined = None;
+                        entry.arrival = model.number();
                         model.entries.push(entry);
                         model.surface(model.entries.len() - 1, max_deliveries);
                     }
