@@ -86,6 +86,10 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
     ///
     /// Fails with [`Error::MailboxFull`]. A message whose deduplication id was used within the window is not stored;
     /// its result is the id of the first one.
+    ///
+    /// An id of the caller's own ([`Special::own_id`]) names one message among those that the mailbox holds: ready,
+    /// delayed, leased or dead. A second send of that id with the same body stores nothing, and its result is the id. With
+    /// another body it fails with [`Error::InvalidParameter`] on `id`. [`Limits::own_ids`] says whether the place can tell.
     fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>>;
 
     /// Leases up to `max` messages for `visibility`, and counts their deliveries in the same step.
@@ -101,7 +105,8 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>>;
 
     /// Ends leases, or makes them longer. A lease is never made shorter: [`Visibility::Extend`] by nothing only checks
-    /// that the lease lives.
+    /// that the lease lives. [`Visibility::Release`] undoes the delivery: the message is at its old place in the order, and
+    /// its deliveries are as many as before. [`Limits::exact_deliveries`] says whether the place can undo its count.
     ///
     /// Fails with [`Error::ReceiptHandleExpired`] as `acknowledge` does.
     fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>>;
@@ -123,6 +128,10 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
 
     /// Removes all messages, leased ones too, but no dead letters. Their receipts are void. Answers how many.
     fn purge(&self) -> Answer<Result<u64, Error>>;
+
+    /// Names the mailbox: two handles give the same text if, and only if, they are of the same mailbox, however its address
+    /// was written. For comparison within one kind of backend.
+    fn identity(&self) -> Answer<Result<String, Error>>;
 
     /// How many messages are where.
     fn counts(&self) -> Answer<Result<Counts, Error>>;
@@ -193,6 +202,8 @@ pub struct Special {
     pub group: Option<String>,
     /// Sends with the same id within the window are one.
     pub deduplication: Option<String>,
+    /// The id of the message is the caller's own: the mailbox may hold a message with it already.
+    pub own_id: bool,
 }
 
 impl Outgoing {
@@ -210,6 +221,8 @@ pub struct Headers {
     pub reply_to: Option<String>,
     /// The reply that is awaited in the reply store.
     pub reply: Option<ReplyId>,
+    /// When the message was first sent, if it was moved here from another mailbox.
+    pub enqueued_at: Option<SystemTime>,
     /// What the sender wrote on it.
     pub attributes: BTreeMap<String, String>,
 }
@@ -262,6 +275,9 @@ pub enum Visibility {
     Return(Duration),
     /// It lasts at least so long from now.
     Extend(Duration),
+    /// It ends as if the message had not been delivered: the message is visible at its old place, and this delivery does not
+    /// count. For a delivery that no handler has seen.
+    Release,
 }
 
 /// How many messages are where.
@@ -367,8 +383,8 @@ pub struct Limits {
     pub max_batch: usize,
     /// Whether counts are exact.
     pub exact_counts: bool,
-    /// Whether deliveries are counted exactly. Where they are not, a message counts as delivered also if it came for a wait that
-    /// had been dropped, and was given back.
+    /// Whether deliveries are counted exactly. Where they are not, a message that was released, or that came for a wait that had
+    /// been dropped, counts as delivered and joins the tail.
     pub exact_deliveries: bool,
     /// How long after a purge another one is refused.
     pub purge_cooldown: Option<Duration>,
@@ -380,6 +396,8 @@ pub struct Limits {
     pub deduplication: bool,
     /// How long deduplication ids are remembered, where that cannot be set.
     pub deduplication_window: Option<Duration>,
+    /// Whether a repeated send with the same id of the caller's own is found. Where it is not, both are stored.
+    pub own_ids: bool,
     /// Whether a message can have an expiry of its own.
     pub expiry: bool,
     /// Whether a delayed message can be cancelled.
@@ -410,6 +428,7 @@ impl Limits {
             groups: true,
             deduplication: true,
             deduplication_window: None,
+            own_ids: true,
             expiry: true,
             cancel: true,
             peek: true,
@@ -429,6 +448,7 @@ impl Limits {
             max_batch: self.max_batch.min(10),
             groups: false,
             deduplication: false,
+            own_ids: false,
             expiry: false,
             cancel: false,
             peek: false,

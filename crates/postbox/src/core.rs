@@ -64,6 +64,7 @@ pub(crate) struct Meters {
     pub(crate) acknowledged: Counter,
     pub(crate) returned: Counter,
     pub(crate) extended: Counter,
+    pub(crate) released: Counter,
     pub(crate) dead_lettered: Counter,
     pub(crate) undecodable: Counter,
     pub(crate) replied: Counter,
@@ -80,6 +81,7 @@ impl Meters {
             acknowledged: counter("postbox_acknowledged_total"),
             returned: counter("postbox_returned_total"),
             extended: counter("postbox_extended_total"),
+            released: counter("postbox_released_total"),
             dead_lettered: counter("postbox_dead_lettered_total"),
             undecodable: counter("postbox_undecodable_total"),
             replied: counter("postbox_replied_total"),
@@ -129,6 +131,33 @@ fn too_long(parameter: &'static str, value: Duration, longest: Duration) -> Erro
     Error::invalid(parameter, seconds(value), format!("0 s to {}", seconds(longest)))
 }
 
+/// More messages than any place holds, and more deliveries than any place counts.
+const LARGEST_MAX_SIZE: u64 = 1 << 40;
+const LARGEST_MAX_DELIVERIES: u64 = 1_000_000;
+
+/// Whether every setting is in its range, which is the same for all backends. Some allow less.
+fn check_settings(settings: &MailboxSettings) -> Result<(), Error> {
+    for (parameter, value, most) in [
+        ("max_size", settings.max_size.map(|size| size as u64), LARGEST_MAX_SIZE),
+        ("max_deliveries", settings.max_deliveries.map(u64::from), LARGEST_MAX_DELIVERIES),
+    ] {
+        if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+            return Err(Error::invalid(parameter, value, format!("1 to {most}; leave it out for no limit")));
+        }
+    }
+    let least = Duration::from_millis(1);
+    for (parameter, value, least) in [
+        ("deduplication_window", settings.deduplication_window, Duration::ZERO),
+        ("idle_expiry", settings.idle_expiry, least),
+    ] {
+        if let Some(value) = value.filter(|value| !(least..=Limits::LONGEST).contains(value)) {
+            let limit = format!("{} to {}", seconds(least), seconds(Limits::LONGEST));
+            return Err(Error::invalid(parameter, seconds(value), limit));
+        }
+    }
+    Ok(())
+}
+
 impl Core {
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
@@ -147,13 +176,7 @@ impl Core {
         if settings.max_size.is_some() && !limits.max_size {
             return Err(Error::Unsupported { backend: backend.kind(), operation: "bound a mailbox by max_size" });
         }
-        for (parameter, value) in
-            [("max_size", settings.max_size), ("max_deliveries", settings.max_deliveries.map(|most| most as usize))]
-        {
-            if value == Some(0) {
-                return Err(Error::invalid(parameter, 0, "1 or more"));
-            }
-        }
+        check_settings(settings)?;
         let bytes = backend.mailbox(&name, settings)?;
         Ok(Self::with_bytes(backend, bytes, name, options))
     }
@@ -357,6 +380,7 @@ impl Core {
                 let (verb, meter) = match visibility {
                     Visibility::Return(_) => ("nack", &core.meters.returned),
                     Visibility::Extend(_) => ("extend_visibility", &core.meters.extended),
+                    Visibility::Release => ("release", &core.meters.released),
                 };
                 core.finished(verb, meter, one, |_| {
                     let Some(about) = &about else { return };
@@ -364,6 +388,7 @@ impl Core {
                     core.tell(|mailbox| match *visibility {
                         Visibility::Return(after) => MailboxEvent::Returned { mailbox, id, after },
                         Visibility::Extend(by) => MailboxEvent::Extended { mailbox, id, by },
+                        Visibility::Release => MailboxEvent::Released { mailbox, id },
                     });
                 });
             }

@@ -145,6 +145,8 @@ pub enum MailboxEvent {
     Acknowledged { mailbox: MailboxName, id: MessageId },
     /// A message was given back, to be visible after so long.
     Returned { mailbox: MailboxName, id: MessageId, after: Duration },
+    /// A message was released: its delivery does not count.
+    Released { mailbox: MailboxName, id: MessageId },
     /// A lease was made longer.
     Extended { mailbox: MailboxName, id: MessageId, by: Duration },
     /// A message was moved to the dead letters by this process.

@@ -165,6 +165,15 @@ impl Error {
         Error::InvalidParameter { parameter, value: value.to_string(), limit: limit.into() }
     }
 
+    /// The mailbox holds a message with this id and another body.
+    pub(crate) fn id_in_use(id: &MessageId) -> Self {
+        Error::invalid(
+            "id",
+            id,
+            "the mailbox holds another message with this id; choose a new id, or send the same body",
+        )
+    }
+
     pub(crate) fn encoding(reason: impl std::fmt::Display) -> Self {
         Error::Serialization { message: None, reason: format!("cannot encode the body: {reason}") }
     }

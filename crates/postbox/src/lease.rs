@@ -17,7 +17,7 @@ use crate::operation::{Answer, Verb, awaitable};
 use crate::reply_store::{ReplyState, ReplyValue, Resolved};
 use crate::runtime;
 
-/// An act on one delivery: acknowledge, extend, dead-letter.
+/// An act on one delivery: acknowledge, extend, release, dead-letter.
 #[derive(Debug)]
 #[must_use = "nothing happens unless it is awaited, or `blocking`"]
 pub struct Finish {
@@ -30,6 +30,7 @@ pub struct Finish {
 enum Act {
     Acknowledge { expects_reply: bool },
     Extend(Duration),
+    Release,
     DeadLetter(String),
 }
 
@@ -40,6 +41,10 @@ impl Finish {
 
     pub(crate) const fn extend(core: Arc<Core>, receipt: Receipt, by: Duration) -> Self {
         Finish { core, receipt, act: Act::Extend(by) }
+    }
+
+    pub(crate) const fn release(core: Arc<Core>, receipt: Receipt) -> Self {
+        Finish { core, receipt, act: Act::Release }
     }
 
     pub(crate) const fn dead_letter(core: Arc<Core>, receipt: Receipt, reason: String) -> Self {
@@ -60,6 +65,7 @@ impl Verb for Finish {
                 Ok(()) => core.set_visibility(Batch::from_buf([(receipt, Visibility::Extend(by))])).map(only),
                 Err(error) => Answer::ready(Err(error)),
             },
+            Act::Release => core.set_visibility(Batch::from_buf([(receipt, Visibility::Release)])).map(only),
             Act::DeadLetter(reason) => core.dead_letter(Batch::from_buf([(receipt, reason)])).map(only),
         }
     }

@@ -214,6 +214,31 @@ impl<T, R, C> Mailbox<T, R, C> {
         Call::new(move || core.bytes.counts().map(|counts| Ok(counts?.total())))
     }
 
+    /// Whether this is the same mailbox as another one, however their addresses were written: of the same name, in the same
+    /// place. The place is asked.
+    ///
+    /// ```
+    /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-same").blocking()?;
+    /// let again: postbox::Mailbox<String> = postbox::open("MEMORY://doc%2Dsame").blocking()?;
+    /// assert!(mailbox.is_same_as(&again).blocking()?);
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Connection`](Error::Connection).
+    pub fn is_same_as<U, S, D>(&self, other: &Mailbox<U, S, D>) -> Call<Result<bool, Error>> {
+        let (core, other) = (Arc::clone(&self.core), Arc::clone(&other.core));
+        Call::new(move || {
+            if core.backend.kind() != other.backend.kind() {
+                return Answer::ready(Ok(false));
+            }
+            core.bytes.identity().then(move |own| match own {
+                Ok(own) => other.bytes.identity().map(move |others| Ok(own == others?)),
+                Err(error) => Answer::ready(Err(error)),
+            })
+        })
+    }
+
     /// How many messages are where.
     ///
     /// # Errors

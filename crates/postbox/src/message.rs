@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::backend::{Delivery, Headers, Receipt};
-use crate::codec::{Encode, Json};
+use crate::codec::{ContentType, Encode, Json};
 use crate::core::Core;
 use crate::id::{MessageId, ReceiptHandle, ReplyId};
 use crate::lease::{Finish, KeepAlive, Nack, SendReply};
@@ -54,6 +54,7 @@ pub struct Message<T, R = (), C = Json> {
     /// Where an answer should go.
     pub reply_to: Option<String>,
     pub(crate) reply: Option<ReplyId>,
+    pub(crate) content_type: ContentType,
     pub(crate) core: Arc<Core>,
     types: PhantomData<fn() -> (R, C)>,
 }
@@ -74,6 +75,7 @@ pub struct Lease<R = (), C = Json> {
     /// Where an answer should go.
     pub reply_to: Option<String>,
     pub(crate) reply: Option<ReplyId>,
+    pub(crate) content_type: ContentType,
     pub(crate) core: Arc<Core>,
     types: PhantomData<fn() -> (R, C)>,
 }
@@ -93,6 +95,7 @@ impl<T, R, C> Message<T, R, C> {
             receipt_handle: delivery.receipt_handle.clone(),
             reply_to: None,
             reply: None,
+            content_type: delivery.content_type.clone(),
             types: PhantomData,
         }
     }
@@ -102,6 +105,7 @@ impl<T, R, C> Message<T, R, C> {
     pub(crate) fn set_headers(&mut self, headers: Option<Arc<Headers>>) {
         if let Some(headers) = headers.map(Arc::unwrap_or_clone) {
             (self.reply_to, self.reply, self.attributes) = (headers.reply_to, headers.reply, headers.attributes);
+            self.enqueued_at = headers.enqueued_at.unwrap_or(self.enqueued_at);
         }
     }
 
@@ -115,6 +119,7 @@ impl<T, R, C> Message<T, R, C> {
             receipt_handle: self.receipt_handle,
             reply_to: self.reply_to,
             reply: self.reply,
+            content_type: self.content_type,
             core: self.core,
             types: PhantomData,
         };
@@ -145,6 +150,21 @@ macro_rules! acts {
         /// [`ReceiptHandleExpired`](crate::Error::ReceiptHandleExpired) if the lease has ended.
         pub fn nack(&self) -> Nack {
             Nack::new(Arc::clone(&self.core), self.receipt())
+        }
+
+        /// Gives the message back as if it had not been delivered: to its old place, and this delivery does not count. For a
+        /// message that nothing was done with. Where [`exact_deliveries`](crate::backend::Limits::exact_deliveries) is false,
+        /// it counts, and the message joins the tail.
+        ///
+        /// # Errors
+        /// [`ReceiptHandleExpired`](crate::Error::ReceiptHandleExpired) if the lease has ended.
+        pub fn release(&self) -> Finish {
+            Finish::release(Arc::clone(&self.core), self.receipt())
+        }
+
+        /// How the body is encoded, as the sender marked it.
+        pub const fn content_type(&self) -> &ContentType {
+            &self.content_type
         }
 
         /// Keeps the lease for so long from now. A lease is never made shorter.

@@ -324,7 +324,7 @@ where
         if self.fetched.is_empty() {
             return;
         }
-        let back = self.fetched.drain(..).map(|message| (message.receipt(), Visibility::Return(Duration::ZERO)));
+        let back = self.fetched.drain(..).map(|message| (message.receipt(), Visibility::Release));
         in_background(self.core.set_visibility(back.collect()));
     }
 }

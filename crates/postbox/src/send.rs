@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
@@ -77,12 +77,13 @@ impl Draft {
         let mut size = body.len();
         let mut message = Outgoing::new(body, self.content_type);
         if let Some(extras) = self.extras {
-            let Extras { id, delay, headers, special } = *extras;
+            let Extras { id, delay, headers, mut special } = *extras;
             message.delay = delay;
             check_special(core, &special)?;
             headers.attributes.iter().try_for_each(|(name, value)| check_attribute(name, value))?;
             size += headers.attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
             size += headers.reply_to.as_ref().map_or(0, String::len);
+            special.own_id = id.is_some();
             message.id = id.unwrap_or(message.id);
             message.headers = (headers != Headers::default()).then(|| Arc::new(headers));
             message.special = (special != Special::default()).then(|| Box::new(special));
@@ -169,10 +170,26 @@ macro_rules! options {
             self
         }
 
-        /// Uses this id, a UUID, instead of a new one. It makes a retry no safer by itself: give a
-        /// [deduplication id](Self::deduplication_id) for that.
+        /// Uses this id, a UUID, instead of a new one. It names one message among those that the mailbox holds, dead letters
+        /// included: a second send of the id with the same body is the same send and stores nothing, so a send can be
+        /// retried. With another body it is [`InvalidParameter`](Error::InvalidParameter). Once the message is finished, the
+        /// id is free again; a [deduplication id](Self::deduplication_id) is remembered for longer. Where
+        /// [`Limits::own_ids`](crate::backend::Limits::own_ids) is false, both are stored.
         pub fn id(mut self, id: impl Into<MessageId>) -> Self {
             self.draft.extras().id = Some(id.into());
+            self
+        }
+
+        /// Keeps the moment at which the message was first sent, for a message that is moved from another mailbox.
+        pub fn enqueued_at(mut self, time: SystemTime) -> Self {
+            self.draft.extras().headers.enqueued_at = Some(time);
+            self
+        }
+
+        /// Marks the body as of this content type, for a body that was encoded elsewhere. It is that of the mailbox's codec
+        /// unless it is set.
+        pub fn content_type(mut self, content_type: ContentType) -> Self {
+            self.draft.content_type = content_type;
             self
         }
 
@@ -380,9 +397,12 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
         if let Err(error) = check_duration("reply_timeout", self.reply_timeout, crate::backend::Limits::LONGEST) {
             return Answer::ready(Err(error));
         }
-        let id = ReplyId::new();
-        self.draft.extras().headers.reply = Some(id.clone());
         let core = self.core;
+        // A request that is sent again with the same id of the caller's own awaits the same reply.
+        let own_id = self.draft.extras().id.clone();
+        let is_repeatable = own_id.is_some();
+        let id = own_id.map_or_else(ReplyId::new, |own_id| format!("{}/{own_id}", core.name).into());
+        self.draft.extras().headers.reply = Some(id.clone());
         let message = match self.draft.checked(&core).and_then(|message| core.check_open().map(|()| message)) {
             Ok(message) => message,
             Err(error) => return Answer::ready(Err(error)),
@@ -391,13 +411,16 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
         let reply = Reply::new(Arc::clone(&store), id.clone(), Arc::clone(&core.clock));
         store.create(id.clone(), self.reply_timeout).then(move |created| match created {
             Err(error) => Answer::ready(Err(error)),
-            Ok(false) => Answer::ready(Err(Error::ReplyAlreadySent { id })),
-            Ok(true) => core.send_one(message).then(move |sent| match sent {
-                Ok(stored) if stored == sent_as => Answer::ready(Ok(reply)),
-                // The first one has another reply.
-                Ok(first) => store.delete(id).map(|_| Err(Error::DuplicateRequest { id: first })),
-                // Nobody will ever answer it.
-                Err(error) => store.delete(id).map(|_| Err(error)),
+            Ok(false) if !is_repeatable => Answer::ready(Err(Error::ReplyAlreadySent { id })),
+            Ok(is_new) => core.send_one(message).then(move |sent| {
+                let error = match sent {
+                    Ok(stored) if stored == sent_as => return Answer::ready(Ok(reply)),
+                    // The first one has another reply.
+                    Ok(first) => Error::DuplicateRequest { id: first },
+                    Err(error) => error,
+                };
+                // No message will ever answer this entry, unless the entry is of an earlier send.
+                if is_new { store.delete(id).map(|_| Err(error)) } else { Answer::ready(Err(error)) }
             }),
         })
     }

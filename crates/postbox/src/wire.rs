@@ -3,12 +3,12 @@
 //! `docs/wire-format.md` describes it for programs in any language. Places with attributes of their own (SQS) keep the
 //! headers there, under the same names; the rules are the same.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 use crate::backend::Headers;
+use crate::clock::Moment;
 use crate::codec::ContentType;
 
 /// What a message of this format begins with, before its version.
@@ -23,6 +23,9 @@ pub const REPLY_TO: &str = "postbox.reply-to";
 /// The header with the id of the reply that is awaited.
 pub const REPLY: &str = "postbox.reply";
 
+/// The header with the moment at which a message was first sent, in nanoseconds since 1970, if it was moved since.
+pub const ENQUEUED_AT: &str = "postbox.enqueued-at";
+
 /// The bytes are of a version that this program does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the message is in version {0} of the wire format, and this program reads version {VERSION}: update it")]
@@ -32,7 +35,7 @@ pub struct UnknownVersion(pub u8);
 pub fn headers<'a>(
     content_type: &'a ContentType,
     headers: Option<&'a Headers>,
-    reply: &'a mut String,
+    texts: &'a mut [String; 2],
 ) -> Vec<(&'a str, &'a str)> {
     let mut list = Vec::new();
     if *content_type != ContentType::Unmarked {
@@ -40,9 +43,14 @@ pub fn headers<'a>(
     }
     let Some(headers) = headers else { return list };
     list.extend(headers.reply_to.as_deref().map(|address| (REPLY_TO, address)));
+    let [reply, enqueued_at] = texts;
     if let Some(id) = &headers.reply {
         *reply = id.to_string();
         list.push((REPLY, reply));
+    }
+    if let Some(time) = headers.enqueued_at {
+        *enqueued_at = Moment::from(time).as_nanos().to_string();
+        list.push((ENQUEUED_AT, enqueued_at));
     }
     list.extend(headers.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     list
@@ -51,12 +59,13 @@ pub fn headers<'a>(
 /// Puts headers back to where they belong. Names under `postbox.` that this version does not know are left out.
 pub fn from_headers<'a>(list: impl IntoIterator<Item = (&'a str, &'a str)>) -> (ContentType, Option<Arc<Headers>>) {
     let mut content_type = ContentType::Unmarked;
-    let mut headers = Headers { reply_to: None, reply: None, attributes: BTreeMap::new() };
+    let mut headers = Headers::default();
     for (name, value) in list {
         match name {
             CONTENT_TYPE => content_type = value.into(),
             REPLY_TO => headers.reply_to = Some(value.into()),
             REPLY => headers.reply = Some(value.into()),
+            ENQUEUED_AT => headers.enqueued_at = value.parse().ok().map(|nanos| Moment::from_nanos(nanos).into()),
             reserved if reserved.starts_with(crate::send::RESERVED) => {}
             name => drop(headers.attributes.insert(name.into(), value.into())),
         }
@@ -78,8 +87,8 @@ pub fn from_headers<'a>(list: impl IntoIterator<Item = (&'a str, &'a str)>) -> (
 /// assert_eq!(wire::decode(foreign.clone()), Ok((foreign, ContentType::Unmarked, None)));
 /// ```
 pub fn encode(body: &[u8], content_type: &ContentType, with: Option<&Headers>) -> Bytes {
-    let mut reply = String::new();
-    let list = headers(content_type, with, &mut reply);
+    let mut texts = Default::default();
+    let list = headers(content_type, with, &mut texts);
     let size: usize = list.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
     let mut bytes = BytesMut::with_capacity(body.len() + size + 8);
     bytes.put_slice(&MAGIC);

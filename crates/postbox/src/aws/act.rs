@@ -155,6 +155,8 @@ impl Queue {
             Some(Visibility::Extend(by)) if after(Instant::now(), by) <= until => return (None, Answer::ready(Ok(()))),
             Some(Visibility::Extend(by)) => Some((whole_seconds(by), false)),
             Some(Visibility::Return(by)) => Some((whole_seconds(by), true)),
+            // SQS cannot take a delivery back from its count.
+            Some(Visibility::Release) => Some((0, true)),
         };
         if let Some((seconds, _)) = change {
             let age = self.leases.age(busy.handle()).as_secs();

@@ -40,6 +40,9 @@ struct Packed<'a> {
     reply_to: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reply: Option<Cow<'a, str>>,
+    /// Nanoseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enqueued_at: Option<u64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     attributes: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,6 +122,7 @@ impl Letter {
         if let Some(headers) = content.headers {
             packed.reply_to = headers.reply_to.as_deref().map(Into::into);
             packed.reply = headers.reply.as_ref().map(|id| id.to_string().into());
+            packed.enqueued_at = headers.enqueued_at.map(|time| Moment::from(time).as_nanos());
             let mut room = ROOM;
             for (name, value) in &headers.attributes {
                 if room > 0 && !matches!(name.as_str(), TRACEPARENT | TRACESTATE) && is_attribute(name, value) {
@@ -209,6 +213,7 @@ impl Received {
         let headers = Headers {
             reply_to: packed.reply_to.map(Cow::into_owned),
             reply: packed.reply.as_deref().map(Into::into),
+            enqueued_at: packed.enqueued_at.map(|nanos| Moment::from_nanos(nanos).into()),
             attributes,
         };
         let sqs_id = message.message_id.unwrap_or_default();
@@ -371,7 +376,7 @@ mod tests {
             attributes in proptest::collection::btree_map("[a-zA-Z._-]{1,8}", any::<String>(), 0..14),
         ) {
             let body = if is_text_body { Bytes::from(text) } else { Bytes::from(body) };
-            let headers = Headers { reply_to, reply: None, attributes };
+            let headers = Headers { reply_to, attributes, ..Headers::default() };
             let id = MessageId::new();
             let (letter, received) = round_trip(plain(Some(&id), &body, Some(&headers)));
             prop_assert!(!letter.body.is_empty() && is_text(&letter.body));

@@ -90,6 +90,10 @@ impl ByteMailbox for SqsMailbox {
         })
     }
 
+    fn identity(&self) -> Answer<Result<String, Error>> {
+        self.ask(|queue| async move { Ok(queue.facts().await?.url.clone()) })
+    }
+
     fn counts(&self) -> Answer<Result<Counts, Error>> {
         self.ask(|queue| async move {
             let facts = queue.facts().await?;

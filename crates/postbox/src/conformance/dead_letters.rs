@@ -86,3 +86,18 @@ pub(super) fn a_body_that_cannot_be_decoded_ends_there(place: &Place<'_>) {
     assert_eq!(text.dead_letters().body(&letters[0]).unwrap(), "poison");
     assert!(mailbox.dead_letters().body(&letters[0]).is_err());
 }
+
+pub(super) fn a_released_message_is_no_dead_letter(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(1));
+    send_all(&mailbox, [1]);
+    receive_all(&mailbox, place)[0].release().blocking().unwrap();
+    if mailbox.limits().exact_deliveries {
+        assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 0);
+        let message = receive_all(&mailbox, place).remove(0);
+        assert_eq!(message.delivery_count, 1);
+        message.nack().blocking().unwrap();
+    }
+    // It has been delivered as often as it may be.
+    assert!(receive_all(&mailbox, place).is_empty());
+    assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Place, receive_all, send_all};
+use crate::backend::Limits;
 use crate::codec::{Json, Raw};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
@@ -106,4 +107,39 @@ pub(super) fn portable_limits_hold_a_program_to_what_every_backend_allows(place:
     assert_invalid(mailbox.receive().max_messages(11).blocking(), "max_messages", "11", "10");
     mailbox.send(&1).delay(longest).blocking().unwrap();
     mailbox.receive().max_messages(10).visibility_timeout(hours).blocking().unwrap();
+}
+
+pub(super) fn settings_out_of_range_are_named(place: &Place<'_>) {
+    type Change = fn(crate::Connection) -> crate::Connection;
+    const LONGEST: Duration = Limits::LONGEST;
+    let refused: [(&str, Change); 8] = [
+        ("max_size", |options| options.max_size(0)),
+        ("max_size", |options| options.max_size(usize::MAX)),
+        ("max_deliveries", |options| options.max_deliveries(0)),
+        ("max_deliveries", |options| options.max_deliveries(u32::MAX)),
+        ("deduplication_window", |options| options.deduplication_window(Duration::MAX)),
+        ("deduplication_window", |options| options.deduplication_window(LONGEST + Duration::from_nanos(1))),
+        ("idle_expiry", |options| options.idle_expiry(Duration::MAX)),
+        ("idle_expiry", |options| options.idle_expiry(Duration::ZERO)),
+    ];
+    for (name, change) in refused {
+        let opened = change(place.connection.clone()).mailbox::<u32, u32, crate::codec::Json>(&place.name());
+        match opened {
+            Err(Error::InvalidParameter { parameter, .. }) => assert_eq!(parameter, name),
+            // The place has no such setting at all.
+            Err(Error::Unsupported { .. }) => {}
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let limits = place.limits();
+    if !limits.max_size || limits.deduplication_window.is_some() || !limits.deduplication {
+        return;
+    }
+    // The longest and the largest work.
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| {
+        options.max_size(1 << 40).max_deliveries(1_000_000).deduplication_window(LONGEST).idle_expiry(LONGEST)
+    });
+    let first = mailbox.send(&1).deduplication_id("once").blocking().unwrap();
+    assert_eq!(mailbox.send(&2).deduplication_id("once").blocking().unwrap(), first);
+    assert_eq!(receive_all(&mailbox, place).len(), 1);
 }

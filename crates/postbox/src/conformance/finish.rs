@@ -193,3 +193,74 @@ pub(super) fn an_act_can_be_tried_again_after_a_refusal(place: &Place<'_>) {
     assert!(matches!(message.extend_visibility(Duration::MAX).blocking(), Err(Error::InvalidParameter { .. })));
     message.acknowledge().blocking().unwrap();
 }
+
+pub(super) fn a_released_message_is_at_its_old_place_and_not_counted(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, 1..=4);
+    let messages = receive_all(&mailbox, place);
+    // In an order that is neither that of the mailbox nor its reverse, and with one that stays leased.
+    let released = [1, 3, 0].into_iter().filter_map(|at| messages.get(at));
+    let released = released.map(|message| message.release().blocking().unwrap()).count();
+    send_all(&mailbox, [5]);
+    let mut again = Vec::new();
+    while again.len() < 5 - (messages.len() - released) {
+        let batch = receive_all(&mailbox, place);
+        assert!(!batch.is_empty());
+        again.extend(batch.into_iter().map(|message| (message.body, message.delivery_count)));
+    }
+    if place.limits().exact_deliveries {
+        assert_eq!(again, [(1, 1), (2, 1), (4, 1), (5, 1)]);
+    }
+}
+
+pub(super) fn a_released_receipt_is_good_for_nothing(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    send_all(&mailbox, [1]);
+    let mut old = Vec::new();
+    for _ in 0..3 {
+        let message = receive_all(&mailbox, place).remove(0);
+        message.release().blocking().unwrap();
+        assert_expired(message.acknowledge().blocking());
+        assert_expired(message.release().blocking());
+        old.push(message);
+    }
+    let message = receive_all(&mailbox, place).remove(0);
+    for old in &old {
+        assert_expired(old.acknowledge().blocking());
+        assert_expired(old.extend_visibility(place.ticks(1)).blocking());
+    }
+    message.acknowledge().blocking().unwrap();
+}
+
+pub(super) fn a_release_after_other_deliveries_keeps_the_order(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if mailbox.limits().ordering != crate::backend::Ordering::Fifo {
+        return a_released_message_is_at_its_old_place_and_not_counted(place);
+    }
+    send_all(&mailbox, 1..=3);
+    let take = |max| mailbox.receive().max_messages(max).visibility_timeout(place.ticks(100)).blocking().unwrap();
+    let (first, second) = (take(1).remove(0), take(1).remove(0));
+    // The second one comes back, counted, to the tail; the first one was never seen.
+    second.nack().blocking().unwrap();
+    first.release().blocking().unwrap();
+    let seen: Vec<_> = take(10).iter().map(|message| (message.body, message.delivery_count)).collect();
+    assert_eq!(seen, [(1, 1), (3, 1), (2, 2)]);
+}
+
+pub(super) fn a_released_group_stays_in_order(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if !mailbox.limits().groups || !mailbox.limits().exact_deliveries {
+        return a_released_receipt_is_good_for_nothing(place);
+    }
+    for number in 1..=3 {
+        mailbox.send(&number).group("a").blocking().unwrap();
+    }
+    let head = receive_all(&mailbox, place);
+    assert_eq!(bodies(&head), [1]);
+    head[0].release().blocking().unwrap();
+    for number in 1..=3 {
+        let head = receive_all(&mailbox, place);
+        assert_eq!((bodies(&head), head[0].delivery_count), (vec![number], 1));
+        head[0].acknowledge().blocking().unwrap();
+    }
+}

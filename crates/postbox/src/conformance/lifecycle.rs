@@ -135,3 +135,47 @@ pub(super) fn what_is_leased_can_be_finished_after_closing(place: &Place<'_>) {
     let other: Mailbox<u32, u32> = place.connection.mailbox(mailbox.name().as_str()).unwrap();
     assert_eq!(receive_all(&other, place).len(), 1);
 }
+
+pub(super) fn mailboxes_are_told_apart(place: &Place<'_>) {
+    let name = place.name();
+    let open = |name: &str| place.harness.connect().mailbox::<u32, u32, crate::codec::Json>(name).unwrap();
+    let (mailbox, again, other) = (open(&name), open(&name), open(&place.name()));
+    for mailbox in [&mailbox, &other] {
+        mailbox.create().blocking().unwrap();
+    }
+    assert!(mailbox.is_same_as(&again).blocking().unwrap());
+    assert!(!mailbox.is_same_as(&other).blocking().unwrap());
+    let elsewhere: Mailbox<u32> = crate::Connection::new(crate::MemoryBackend::new()).mailbox("jobs").unwrap();
+    assert!(!mailbox.is_same_as(&elsewhere).blocking().unwrap());
+}
+
+pub(super) fn settings_are_in_force_after_a_delete(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(1));
+    for _ in 0..2 {
+        mailbox.create().blocking().unwrap();
+        send_all(&mailbox, [1]);
+        receive_all(&mailbox, place)[0].nack().blocking().unwrap();
+        assert!(receive_all(&mailbox, place).is_empty());
+        assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
+        mailbox.delete().blocking().unwrap();
+    }
+}
+
+pub(super) fn the_settings_that_were_given_last_are_in_force(place: &Place<'_>) {
+    let name = place.name();
+    let open =
+        |most| place.connection.clone().max_deliveries(most).mailbox::<u32, u32, crate::codec::Json>(&name).unwrap();
+    let mut open_handles = Vec::new();
+    for most in [2, 3, 2, 1, 2] {
+        let mailbox = open(most);
+        mailbox.create().blocking().unwrap();
+        send_all(&mailbox, [1]);
+        for _ in 0..most {
+            assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 0, "of {most} deliveries");
+            receive_all(&mailbox, place)[0].nack().blocking().unwrap();
+        }
+        assert!(receive_all(&mailbox, place).is_empty());
+        assert_eq!(mailbox.dead_letters().purge().blocking().unwrap(), 1, "after {most} deliveries");
+        open_handles.push(mailbox);
+    }
+}

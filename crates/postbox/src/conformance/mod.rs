@@ -134,6 +134,9 @@ macro_rules! __conformance_list {
                 a_full_mailbox_refuses_until_there_is_room,
                 a_batch_is_sent_in_order_with_a_result_each,
                 what_cannot_be_encoded_is_not_sent,
+                a_repeated_id_is_the_same_send,
+                an_id_of_another_body_is_refused,
+                a_moved_message_keeps_its_times_and_its_content_type,
             }
             receive {
                 nothing_there_is_an_empty_answer,
@@ -167,6 +170,10 @@ macro_rules! __conformance_list {
                 a_batch_is_acknowledged_with_a_result_each,
                 a_lease_without_its_body_has_the_same_acts,
                 an_act_can_be_tried_again_after_a_refusal,
+                a_released_message_is_at_its_old_place_and_not_counted,
+                a_released_receipt_is_good_for_nothing,
+                a_release_after_other_deliveries_keeps_the_order,
+                a_released_group_stays_in_order,
             }
             lifecycle {
                 counts_are_by_state,
@@ -177,10 +184,14 @@ macro_rules! __conformance_list {
                 mailboxes_are_listed,
                 closing_concerns_this_handle_and_its_clones,
                 what_is_leased_can_be_finished_after_closing,
+                mailboxes_are_told_apart,
+                settings_are_in_force_after_a_delete,
+                the_settings_that_were_given_last_are_in_force,
             }
             dead_letters {
                 deliveries_are_counted_and_then_it_is_over,
                 a_crashed_consumer_counts_too,
+                a_released_message_is_no_dead_letter,
                 a_message_is_dead_lettered_by_request,
                 a_request_can_be_dead_lettered_and_answered_after_a_redrive,
                 dead_letters_are_redriven_and_purged,
@@ -199,6 +210,7 @@ macro_rules! __conformance_list {
                 batches_beyond_the_limit_are_named,
                 messages_beyond_the_limit_are_named,
                 names_and_attributes_are_checked,
+                settings_out_of_range_are_named,
                 portable_limits_hold_a_program_to_what_every_backend_allows,
             }
             replies {
@@ -217,6 +229,7 @@ macro_rules! __conformance_list {
                 an_answer_after_a_cancel_finishes_the_message,
                 a_second_answer_finishes_the_message,
                 a_failed_request_leaves_nothing_behind,
+                a_repeated_request_awaits_the_same_reply,
                 a_channel_is_written_once,
             }
             reply_store {

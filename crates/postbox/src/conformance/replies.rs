@@ -240,3 +240,19 @@ pub(super) fn a_channel_is_written_once(place: &Place<'_>) {
     assert_eq!(entry.state, ReplyState::Resolved);
     assert_eq!(reply.wait().blocking().unwrap(), 2);
 }
+
+pub(super) fn a_repeated_request_awaits_the_same_reply(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if !mailbox.limits().own_ids {
+        return a_request_is_answered(place);
+    }
+    let id = crate::id::MessageId::new();
+    let ask = |body| mailbox.send_expecting_reply(&body).id(&id).reply_timeout(place.ticks(50)).blocking();
+    let (first, second) = (ask(1).unwrap(), ask(1).unwrap());
+    assert_eq!(first.id(), second.id());
+    // Another body is refused, and the reply of the first one is left alone.
+    assert!(matches!(ask(2), Err(Error::InvalidParameter { parameter: "id", .. })));
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1);
+    receive_all(&mailbox, place)[0].reply(&3).blocking().unwrap();
+    assert_eq!(second.wait().blocking().unwrap(), 3);
+}

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::{Place, bodies, can_delay, receive_all, send_all};
 use crate::codec::Raw;
 use crate::error::Error;
+use crate::id::MessageId;
 use crate::mailbox::Mailbox;
 
 pub(super) fn a_message_arrives_as_it_was_sent(place: &Place<'_>) {
@@ -164,4 +165,83 @@ pub(super) fn what_cannot_be_encoded_is_not_sent(place: &Place<'_>) {
     let results = mailbox.send_batch(&[Odd(false), Odd(true), Odd(false)]).blocking().unwrap();
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 2);
+}
+
+/// Sends with an id of the caller's own, and answers the id.
+fn send_as(mailbox: &Mailbox<u32, u32>, id: &MessageId, number: u32) -> Result<MessageId, Error> {
+    mailbox.send(&number).id(id).blocking()
+}
+
+pub(super) fn a_repeated_id_is_the_same_send(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let id = MessageId::new();
+    assert_eq!(send_as(&mailbox, &id, 1).unwrap(), id);
+    if !mailbox.limits().own_ids {
+        assert_eq!(receive_all(&mailbox, place)[0].id, id);
+        return;
+    }
+    let again = |state| {
+        assert_eq!(send_as(&mailbox, &id, 1).unwrap(), id, "{state}");
+        let delayed = mailbox.send(&1).id(&id).delay(place.ticks(3)).attribute("other", "x").blocking();
+        assert_eq!(delayed.unwrap(), id, "{state}: only the body is compared");
+        let counts = mailbox.counts().blocking().unwrap();
+        assert_eq!(counts.total() + counts.dead, 1, "{state}: {counts:?}");
+    };
+    again("ready");
+    let message = receive_all(&mailbox, place).remove(0);
+    again("leased");
+    message.dead_letter("no use").blocking().unwrap();
+    again("dead");
+    assert_eq!(mailbox.dead_letters().redrive(10).blocking().unwrap(), 1);
+    again("redriven");
+    let message = receive_all(&mailbox, place).remove(0);
+    message.nack().visibility_timeout(place.ticks(3)).blocking().unwrap();
+    again("returning");
+    place.pass(4);
+    receive_all(&mailbox, place)[0].acknowledge().blocking().unwrap();
+    // Finished: the id is free, for another body too.
+    assert_eq!(mailbox.send(&2).id(&id).delay(place.ticks(3)).blocking().unwrap(), id);
+    assert!(matches!(send_as(&mailbox, &id, 1), Err(Error::InvalidParameter { parameter: "id", .. })));
+    place.pass(4);
+    assert_eq!(receive_all(&mailbox, place)[0].body, 2);
+    assert_eq!(mailbox.purge().blocking().unwrap(), 1);
+    assert_eq!(send_as(&mailbox, &id, 3).unwrap(), id);
+    assert_eq!(receive_all(&mailbox, place)[0].body, 3);
+}
+
+pub(super) fn an_id_of_another_body_is_refused(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| match place.limits().max_size {
+        true => options.max_size(1),
+        false => options,
+    });
+    if !mailbox.limits().own_ids {
+        return a_repeated_id_is_the_same_send(place);
+    }
+    // An id that the mailbox made names its message just as well.
+    let id = mailbox.send(&1).blocking().unwrap();
+    let refused = |state| {
+        let error = send_as(&mailbox, &id, 2).unwrap_err();
+        assert!(matches!(error, Error::InvalidParameter { parameter: "id", .. }), "{state}: {error:?}");
+        assert!(error.to_string().contains(&id.to_string()), "{state}: {error}");
+    };
+    refused("ready");
+    assert_eq!(send_as(&mailbox, &id, 1).unwrap(), id, "the same send needs no room");
+    let message = receive_all(&mailbox, place).remove(0);
+    assert_eq!(message.body, 1);
+    refused("leased");
+    message.dead_letter("no use").blocking().unwrap();
+    refused("dead");
+    assert_eq!(mailbox.dead_letters().purge().blocking().unwrap(), 1);
+    assert_eq!(send_as(&mailbox, &id, 2).unwrap(), id);
+    assert_eq!(receive_all(&mailbox, place)[0].body, 2);
+}
+
+pub(super) fn a_moved_message_keeps_its_times_and_its_content_type(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let then = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_nanos(1_600_000_000_123_456_789);
+    mailbox.send(&1).enqueued_at(then).content_type("application/json".into()).blocking().unwrap();
+    let message = receive_all(&mailbox, place).remove(0);
+    assert_eq!(message.enqueued_at, then);
+    assert_eq!(message.content_type().as_str(), "application/json");
+    message.acknowledge().blocking().unwrap();
 }

@@ -94,11 +94,24 @@ impl Body {
         }
     }
 
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Body::InPlace(body) => &body.bytes[..usize::from(body.length.get())],
+            Body::Shared(body) => body,
+        }
+    }
+
     pub(super) fn to_bytes(&self) -> Bytes {
         match self {
             Body::InPlace(body) => body.to_bytes(),
             Body::Shared(body) => body.clone(),
         }
+    }
+}
+
+impl PartialEq for Body {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
     }
 }
 

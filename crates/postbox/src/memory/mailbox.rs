@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use postbox_core::Lock as _;
-use postbox_core::{Held, Ledger, LedgerFull, LedgerOptions, Posted, Posting, Stale};
+use postbox_core::{Held, Ledger, LedgerOptions, LedgerRefusal, Posted, Posting, Stale};
 
 use super::body::{Body, Shelf};
 use super::long_poll::{LOOKS, LongPoll};
@@ -28,11 +28,13 @@ use crate::operation::Answer;
 pub(crate) struct MemoryMailbox {
     pub(super) store: Arc<Store>,
     space: Arc<Space>,
+    /// In force again when this handle makes the mailbox after it was deleted.
+    settings: MailboxSettings,
 }
 
 impl Clone for MemoryMailbox {
     fn clone(&self) -> Self {
-        MemoryMailbox::new(Arc::clone(&self.store), Arc::clone(&self.space))
+        MemoryMailbox::new(Arc::clone(&self.store), Arc::clone(&self.space), self.settings.clone())
     }
 }
 
@@ -51,15 +53,24 @@ impl fmt::Debug for MemoryMailbox {
 }
 
 impl MemoryMailbox {
-    pub(super) fn new(store: Arc<Store>, space: Arc<Space>) -> Self {
+    pub(super) fn new(store: Arc<Store>, space: Arc<Space>, settings: MailboxSettings) -> Self {
         store.handles.fetch_add(1, Ordering::SeqCst);
         store.lock().abandoned_at = None;
-        MemoryMailbox { store, space }
+        MemoryMailbox { store, space, settings }
     }
 
-    pub(super) fn configure(&self, settings: &MailboxSettings) {
-        self.store.exists.store(true, Ordering::SeqCst);
+    /// Makes the mailbox, with the settings of this handle, if it was deleted.
+    #[inline]
+    fn make(&self) {
+        if !self.store.exists() {
+            self.configure();
+        }
+    }
+
+    pub(super) fn configure(&self) {
+        let settings = &self.settings;
         let mut state = self.store.lock();
+        self.store.exists.store(true, Ordering::SeqCst);
         self.store.absorb(&mut state, usize::MAX);
         let mut options = *state.ledger.options();
         options.max_size = settings.max_size.or(options.max_size);
@@ -103,12 +114,20 @@ impl MemoryMailbox {
             group: special.and_then(|special| special.group.as_deref()),
             deduplication: special.and_then(|special| special.deduplication.as_deref()),
         };
-        match ledger.send(now, posting) {
+        let posted = match special.is_some_and(|special| special.own_id) {
+            true => ledger.send_once(now, posting, |held, new| held.body == new.body),
+            false => ledger.send(now, posting),
+        };
+        match posted {
             Ok(Posted::Stored) => Ok(message.id.clone()),
             Ok(Posted::Duplicate(first)) => Ok(MessageId::from_u128(first)),
-            Err(LedgerFull(message)) => {
+            Err(LedgerRefusal::Full(message)) => {
                 refused.push(message);
                 Err(self.full(ledger))
+            }
+            Err(LedgerRefusal::IdInUse(stored)) => {
+                refused.push(stored);
+                Err(Error::id_in_use(&message.id))
             }
         }
     }
@@ -164,7 +183,7 @@ fn delivery_of(
 
 impl ByteMailbox for MemoryMailbox {
     fn send(&self, mut messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
-        self.store.exists.store(true, Ordering::SeqCst);
+        self.make();
         let mut refused = Vec::new();
         let results = self.store.act(|ledger, now| {
             messages.iter_mut().map(|message| self.store_one(ledger, now, message, &mut refused)).collect()
@@ -173,9 +192,7 @@ impl ByteMailbox for MemoryMailbox {
     }
 
     fn send_one(&self, mut message: Outgoing) -> Answer<Result<MessageId, Error>> {
-        if !self.store.exists() {
-            self.store.exists.store(true, Ordering::SeqCst);
-        }
+        self.make();
         let is_plain = message.special.is_none() && message.delay.is_zero();
         if let Some(id) = message.id.as_u128().filter(|_| is_plain) {
             let is_consumer = self.store.is_consumer();
@@ -249,6 +266,7 @@ impl ByteMailbox for MemoryMailbox {
             match visibility {
                 Visibility::Return(after) => ledger.give_back(now, handle, now.saturating_add(nanos(after))),
                 Visibility::Extend(by) => ledger.extend(now, handle, now.saturating_add(nanos(by))),
+                Visibility::Release => ledger.release(now, handle),
             }
             .map_err(expired(receipt))
         })
@@ -266,6 +284,11 @@ impl ByteMailbox for MemoryMailbox {
         Answer::ready(Ok(many as u64))
     }
 
+    fn identity(&self) -> Answer<Result<String, Error>> {
+        // The space lives as long as the handle.
+        Answer::ready(Ok(format!("{:p}/{}", Arc::as_ptr(&self.space), self.store.name)))
+    }
+
     fn counts(&self) -> Answer<Result<Counts, Error>> {
         let tally = self.store.act(|ledger, now| ledger.tally(now));
         let [ready, delayed, in_flight, dead] =
@@ -274,7 +297,7 @@ impl ByteMailbox for MemoryMailbox {
     }
 
     fn create(&self) -> Answer<Result<(), Error>> {
-        self.store.exists.store(true, Ordering::SeqCst);
+        self.make();
         Answer::ready(Ok(()))
     }
 
@@ -291,9 +314,9 @@ impl ByteMailbox for MemoryMailbox {
             state.ledger.set_options(options);
             self.store.bounded.store(false, Ordering::Relaxed);
             state.idle_expiry = None;
+            self.store.exists.store(false, Ordering::SeqCst);
             (gone, state.ledger.take_discarded())
         };
-        self.store.exists.store(false, Ordering::SeqCst);
         drop(gone);
         Answer::ready(Ok(()))
     }

@@ -131,9 +131,9 @@ impl MemoryBackend {
         let mut stores = self.space.stores();
         let store =
             stores.entry(name.clone()).or_insert_with(|| Store::new(name.clone(), Arc::clone(&self.space.clock)));
-        let mailbox = MemoryMailbox::new(Arc::clone(store), Arc::clone(&self.space));
+        let mailbox = MemoryMailbox::new(Arc::clone(store), Arc::clone(&self.space), settings.clone());
         drop(stores);
-        mailbox.configure(settings);
+        mailbox.configure();
         mailbox
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use postbox_core::{ThreadSafe, Ticket, WaitQueue};
 
+use crate::cancellation::{Cancellation, unless};
 use crate::clock::{Clock, Moment, Sleep, SystemClock};
 use crate::error::Error;
 use crate::id::ReplyId;
@@ -19,6 +20,9 @@ use crate::runtime;
 
 /// How long an expired entry can still be told from one that never was.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// Entries whose time of grace ends this close together are cleared up together.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// Keeps replies in the memory of this process. A waiter costs no thread and no polling.
 pub struct MemoryReplyStore {
@@ -35,8 +39,8 @@ struct Replies {
     entries: HashMap<ReplyId, Entry>,
     /// When each entry ends.
     expiries: BTreeSet<(Moment, ReplyId)>,
-    /// Whether a task clears up what has expired.
-    sweeping: bool,
+    /// When a task clears up what has expired, if one waits for that, and what ends its wait.
+    sweep: Option<(Moment, Cancellation)>,
 }
 
 struct Entry {
@@ -116,9 +120,23 @@ impl MemoryReplyStore {
 }
 
 impl Inner {
-    /// Not for each entry by itself: what expires within a second is swept together.
-    fn sweep_at(&self, expiry: Moment) -> Sleep {
-        Sleep::until(Arc::clone(&self.clock), expiry.after(GRACE + Duration::from_secs(1)))
+    /// Makes sure that an entry which expires then is cleared up. Not for each entry by itself: what expires within a second is
+    /// cleared up together.
+    fn sweep_after(self: &Arc<Self>, state: &mut Replies, expiry: Moment) {
+        let at = expiry.after(GRACE + SWEEP);
+        if state.sweep.as_ref().is_some_and(|(earlier, _)| *earlier <= at.after(SWEEP)) {
+            return;
+        }
+        let cancelled = Cancellation::new();
+        if let Some((_, later)) = state.sweep.replace((at, cancelled.clone())) {
+            later.cancel();
+        }
+        let (inner, sleep) = (Arc::downgrade(self), Sleep::until(Arc::clone(&self.clock), at));
+        runtime::spawn(async move {
+            if unless(cancelled.cancelled(), sleep).await.is_some() {
+                sweep(&inner, &cancelled);
+            }
+        });
     }
 
     fn lock(&self) -> (MutexGuard<'_, Replies>, Moment) {
@@ -127,28 +145,27 @@ impl Inner {
     }
 }
 
-/// Forgets entries some time after they have expired, as long as there are any.
-async fn sweep(inner: Weak<Inner>, mut sleep: Sleep) {
-    loop {
-        sleep.await;
-        let Some(inner) = inner.upgrade() else { break };
-        let mut gone = Vec::new();
-        let (mut state, now) = inner.lock();
-        while let Some((at, id)) = state.expiries.first()
-            && at.after(GRACE) <= now
-        {
-            let id = id.clone();
-            gone.extend(state.remove(&id));
-        }
-        let next = state.expiries.first().map(|(at, _)| *at);
-        state.sweeping = next.is_some();
-        drop(state);
-        gone.into_iter().for_each(|entry| tell(entry.waiting));
-        match next {
-            Some(next) => sleep = inner.sweep_at(next),
-            None => break,
-        }
+/// Forgets entries some time after they have expired, and comes back while there are any.
+fn sweep(inner: &Weak<Inner>, cancelled: &Cancellation) {
+    let Some(inner) = inner.upgrade() else { return };
+    let mut gone = Vec::new();
+    let (mut state, now) = inner.lock();
+    if cancelled.is_cancelled() {
+        // An earlier one has taken its place.
+        return;
     }
+    state.sweep = None;
+    while let Some((at, id)) = state.expiries.first()
+        && at.after(GRACE) <= now
+    {
+        let id = id.clone();
+        gone.extend(state.remove(&id));
+    }
+    if let Some(next) = state.expiries.first().map(|(at, _)| *at) {
+        inner.sweep_after(&mut state, next);
+    }
+    drop(state);
+    gone.into_iter().for_each(|entry| tell(entry.waiting));
 }
 
 impl Default for MemoryReplyStore {
@@ -174,9 +191,8 @@ impl ReplyStore for MemoryReplyStore {
                 Entry { value: None, cancelled: false, created_at: now, expires_at, resolved_at: None, waiting: None };
             state.entries.insert(id, entry);
         }
-        if !std::mem::replace(&mut state.sweeping, true) {
-            let (inner, sleep) = (Arc::downgrade(&self.inner), self.inner.sweep_at(now.after(ttl)));
-            runtime::spawn(sweep(inner, sleep));
+        if is_new {
+            self.inner.sweep_after(&mut state, now.after(ttl));
         }
         drop(state);
         Answer::ready(Ok(is_new))

@@ -87,7 +87,7 @@ pub(super) struct Store {
     pub(super) bounded: AtomicBool,
     pub(super) waiting: WaitQueue<ThreadSafe>,
     pub(super) handles: AtomicUsize,
-    /// Not since it was deleted.
+    /// Not since it was deleted. Written under the lock of the state.
     pub(super) exists: AtomicBool,
 }
 
@@ -193,8 +193,16 @@ impl Store {
         let mut state = self.lock();
         let Some(abandoned_at) = state.abandoned_at else { return Rest::Endless };
         self.absorb(&mut state, usize::MAX);
-        state.ledger.advance(now.as_nanos());
+        let tally = state.ledger.tally(now.as_nanos());
         let discarded = state.ledger.take_discarded();
+        let mut abandoned_at = abandoned_at;
+        if tally.delayed + tally.leased > 0
+            && let Some(due) = state.ledger.next_due()
+        {
+            // A delayed or leased message keeps the mailbox in use.
+            abandoned_at = abandoned_at.max(Moment::from_nanos(due));
+            state.abandoned_at = Some(abandoned_at);
+        }
         let idle_until = state.idle_expiry.map(|idle| abandoned_at.after(idle));
         let rest = if state.ledger.is_empty() || idle_until.is_some_and(|until| until <= now) {
             Rest::Over

@@ -16,8 +16,8 @@ pub(super) const ACKNOWLEDGE: &[u8] = b"A";
 pub(super) const RETURN: &[u8] = b"R";
 pub(super) const EXTEND: &[u8] = b"E";
 pub(super) const BURY: &[u8] = b"D";
-/// Of a delivery that nobody got.
-pub(super) const UNDO: &[u8] = b"U";
+/// Undoes a delivery that no handler has seen.
+pub(super) const RELEASE: &[u8] = b"U";
 
 /// Something to be done.
 pub(super) enum Task {

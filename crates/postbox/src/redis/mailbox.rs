@@ -9,9 +9,10 @@ use futures_util::future::{Either, select};
 use redis::{Value, cmd};
 
 use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
+use super::fault::Fault;
 use super::handover::Waiter;
-use super::load::{ACKNOWLEDGE, BURY, EXTEND, RETURN};
-use super::post::{Post, REGISTRY};
+use super::load::{ACKNOWLEDGE, BURY, EXTEND, RELEASE, RETURN};
+use super::post::{IDENTITY, Post, REGISTRY};
 use super::script;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
@@ -19,7 +20,7 @@ use crate::backend::{
 use crate::clock::{Clock as _, Moment, SystemClock};
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
-use crate::id::MessageId;
+use crate::id::{MessageId, new_uuid};
 use crate::network;
 use crate::operation::Answer;
 
@@ -129,6 +130,7 @@ impl ByteMailbox for RedisMailbox {
         self.each(changes, |(receipt, visibility)| match visibility {
             Visibility::Return(after) => (receipt, RETURN, millis(after).to_string().into()),
             Visibility::Extend(by) => (receipt, EXTEND, millis(by).to_string().into()),
+            Visibility::Release => (receipt, RELEASE, Bytes::new()),
         })
     }
 
@@ -138,6 +140,17 @@ impl ByteMailbox for RedisMailbox {
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
         self.post.other(&script::PURGE, vec![], |many| natural(&many))
+    }
+
+    fn identity(&self) -> Answer<Result<String, Error>> {
+        let post = Arc::clone(&self.post);
+        network::ask(async move {
+            let failed = |fault: Fault| fault.into_error(&post.link.place);
+            let new = new_uuid().to_string();
+            post.link.command(cmd("SET").arg(IDENTITY).arg(new).arg("NX")).await.map_err(failed)?;
+            let database = post.link.command(cmd("GET").arg(IDENTITY)).await.map_err(failed)?;
+            Ok(format!("{}/{}", String::from_utf8_lossy(&bytes(database)), post.name))
+        })
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {

@@ -22,6 +22,9 @@ use crate::operation::Answer;
 /// The names of all mailboxes.
 pub(super) const REGISTRY: &str = "{postbox}:mailboxes";
 
+/// Names the database, once a mailbox in it was compared with another: by this two addresses of one database are known.
+pub(super) const IDENTITY: &str = "{postbox}:identity";
+
 /// What all handles of one mailbox in this process share.
 pub(super) struct Post {
     pub(super) link: Arc<Link>,

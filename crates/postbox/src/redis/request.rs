@@ -11,7 +11,7 @@ use bytes::Bytes;
 use redis::Value;
 
 use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, wishes};
-use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, Receiving, Results, Sending, Task, UNDO, is_plain};
+use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, RELEASE, Receiving, Results, Sending, Task, is_plain};
 use super::post::Post;
 use super::script;
 use super::tray::{ALONE, Slot, Tray};
@@ -227,7 +227,7 @@ impl Post {
         let receipts = deliveries.iter().filter_map(|delivery| {
             member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
         });
-        let acts: Vec<Act> = receipts.map(|member| (UNDO, member, Bytes::new())).collect();
+        let acts: Vec<Act> = receipts.map(|member| (RELEASE, member, Bytes::new())).collect();
         if !acts.is_empty() {
             in_background(self.act(acts));
         }

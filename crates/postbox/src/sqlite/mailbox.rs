@@ -175,6 +175,7 @@ impl ByteMailbox for SqliteMailbox {
             |desk, name, (receipt, visibility)| match *visibility {
                 Visibility::Return(after) => desk.give_back(name, &receipt.handle, after),
                 Visibility::Extend(by) => desk.extend(name, &receipt.handle, by),
+                Visibility::Release => desk.give_back(name, &receipt.handle, Duration::ZERO),
             },
         )
     }
@@ -188,6 +189,10 @@ impl ByteMailbox for SqliteMailbox {
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
         self.ask(|desk, name| desk.purge(name))
+    }
+
+    fn identity(&self) -> Answer<Result<String, Error>> {
+        Answer::ready(Ok(format!("{:?}/{}", super::identity(&self.inner.path), self.name)))
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {

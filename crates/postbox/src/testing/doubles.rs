@@ -110,6 +110,10 @@ impl ByteMailbox for Sink {
         Answer::ready(Ok(0))
     }
 
+    fn identity(&self) -> Answer<Result<String, Error>> {
+        Answer::ready(Ok(format!("{:p}", Arc::as_ptr(&self.replies))))
+    }
+
     fn counts(&self) -> Answer<Result<Counts, Error>> {
         Answer::ready(Ok(Counts::default()))
     }

@@ -222,6 +222,10 @@ impl ByteMailbox for FakeBytes {
         self.script.or(|| self.memory.purge())
     }
 
+    fn identity(&self) -> Answer<Result<String, Error>> {
+        self.script.or(|| self.memory.identity())
+    }
+
     fn counts(&self) -> Answer<Result<Counts, Error>> {
         self.script.or(|| self.memory.counts())
     }

@@ -57,6 +57,7 @@ where
             delivery_count = message.delivery_count,
             traceparent = message.attributes.get(crate::trace::TRACEPARENT).map(String::as_str),
         );
+        guard.is_begun = true;
         let clock = &self.mailbox.core.clock;
         let start = clock.now();
         let (body, lease) = message.into_parts();

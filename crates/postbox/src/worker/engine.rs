@@ -239,7 +239,7 @@ impl<T, R, C> Shared<T, R, C> {
         self.tally.outstanding.fetch_add(1, Ordering::SeqCst);
         let keeping = self.keeper.keep(message.receipt(), core.clock.now());
         let receipt = Some(message.receipt());
-        let guard = GiveBack { core: Arc::clone(core), receipt, tally: Arc::clone(&self.tally) };
+        let guard = GiveBack { core: Arc::clone(core), receipt, is_begun: false, tally: Arc::clone(&self.tally) };
         // There is room: only what fits was fetched.
         self.buffer.enqueue(Item { message, keeping, guard });
     }

@@ -20,10 +20,13 @@ pub(super) struct Item<T, R, C> {
     pub(super) guard: GiveBack,
 }
 
-/// Gives a message back when it is dropped, unless it was finished. In any case it is out of the loop then.
+/// Gives a message back when it is dropped, unless it was finished: uncounted if no handler has begun. In any case it is out of
+/// the loop then.
 pub(super) struct GiveBack {
     pub(super) core: Arc<Core>,
     pub(super) receipt: Option<Receipt>,
+    /// Whether a handler has begun: then the delivery counts.
+    pub(super) is_begun: bool,
     pub(super) tally: Arc<Tally>,
 }
 
@@ -32,7 +35,8 @@ impl Drop for GiveBack {
         if let Some(receipt) = self.receipt.take() {
             let tally = Arc::clone(&self.tally);
             tally.returning.fetch_add(1, Ordering::SeqCst);
-            let back = self.core.set_visibility(Batch::from_buf([(receipt, Visibility::Return(Duration::ZERO))]));
+            let back = if self.is_begun { Visibility::Return(Duration::ZERO) } else { Visibility::Release };
+            let back = self.core.set_visibility(Batch::from_buf([(receipt, back)]));
             in_background(back.map(only).map(move |back| {
                 if back.is_ok() {
                     count(&tally.given_back);

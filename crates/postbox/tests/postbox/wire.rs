@@ -48,7 +48,7 @@ proptest! {
         attributes in prop::collection::btree_map("[A-Za-z0-9._-]{1,300}", ".{0,200}", 0..12),
     ) {
         let content_type = ContentType::from(content_type);
-        let headers = Headers { reply_to, reply: reply.map(ReplyId::from), attributes };
+        let headers = Headers { reply_to, reply: reply.map(ReplyId::from), attributes, ..Headers::default() };
         let bytes = encode(&body, &content_type, Some(&headers));
         let expected = (headers != Headers::default()).then(|| Arc::new(headers));
         prop_assert_eq!(decode(bytes), Ok((Bytes::from(body), content_type, expected)));

@@ -245,6 +245,48 @@ fn expired_replies_do_not_stay_for_ever() {
 }
 
 #[test]
+fn short_replies_do_not_stay_as_long_as_a_long_one() {
+    let clock = ManualClock::new();
+    let store = MemoryReplyStore::with_clock(Arc::new(clock.clone()));
+    store.create(ReplyId::new(), Duration::from_secs(86_400)).blocking().unwrap();
+    for _ in 0..1000 {
+        store.create(ReplyId::new(), Duration::from_secs(1)).blocking().unwrap();
+    }
+    clock.advance(Duration::from_secs(120));
+    while store.len() > 1 {
+        thread::yield_now();
+    }
+    // One task and one alarm, however often an earlier expiry came.
+    while clock.alarms() != 1 {
+        thread::yield_now();
+    }
+    clock.advance(Duration::from_secs(2 * 86_400));
+    while !store.is_empty() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_mailbox_with_a_delayed_or_leased_message_is_in_use() {
+    let clock = ManualClock::new();
+    let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
+    let open = || connection.clone().idle_expiry(Duration::from_secs(2)).mailbox::<u32, (), Json>("client").unwrap();
+    let exists = || !connection.list().blocking().unwrap().is_empty();
+    open().send(&1).delay(Duration::from_secs(5)).blocking().unwrap();
+    clock.advance(Duration::from_secs(6));
+    let message = open().receive().visibility_timeout(Duration::from_secs(7)).blocking().unwrap().remove(0);
+    assert_eq!(message.body, 1);
+    drop(message);
+    clock.advance(Duration::from_secs(8));
+    assert_eq!(open().receive().visibility_timeout(Duration::ZERO).blocking().unwrap().len(), 1);
+    // Not used any more, with nothing that is delayed or leased.
+    while exists() {
+        clock.advance(Duration::from_secs(1));
+        thread::yield_now();
+    }
+}
+
+#[test]
 fn doubles_do_what_they_say() {
     use postbox::testing::*;
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
