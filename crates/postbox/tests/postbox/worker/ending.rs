@@ -24,6 +24,24 @@ fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
 }
 
 #[test]
+fn a_shutdown_makes_no_dead_letters_of_what_no_handler_saw() {
+    let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.max_deliveries(1));
+    mailbox.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
+    let (gate, starts, release) = gate();
+    let worker = Worker::with_handler(&mailbox, gate).prefetch(3);
+    let handle = worker.handle();
+    let running = thread::spawn(move || worker.run().blocking().unwrap());
+    starts.recv().unwrap();
+    handle.shutdown();
+    release.cancel();
+    assert_eq!(running.join().unwrap().given_back, 3);
+    assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 0);
+    let again = mailbox.receive().max_messages(10).blocking().unwrap();
+    let seen: Vec<_> = again.iter().map(|message| (message.body, message.delivery_count)).collect();
+    assert_eq!(seen, [(2, 1), (3, 1), (4, 1)]);
+}
+
+#[test]
 fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&1).blocking().unwrap();
