@@ -35,7 +35,7 @@ pub(crate) struct UnderWay;
 
 impl UnderWay {
     pub(crate) fn begin() -> Self {
-        START.call_once(|| network::spawn(stay_awake()));
+        START.call_once(|| drop(network::spawn(stay_awake())));
         UNDER_WAY.fetch_add(1, Ordering::Relaxed);
         EVENTS.fetch_add(1, Ordering::Relaxed);
         HAPPENED.notify_one();

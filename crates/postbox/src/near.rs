@@ -51,7 +51,8 @@ pub(crate) fn spawn_listening(work: impl FnOnce(Arc<Heard>) -> Work) {
 }
 
 fn spawn_far(work: Work) {
-    network::spawn(async move {
+    // Without a thread the work is dropped, and what waits for it fails.
+    let _ = network::spawn(async move {
         let _under_way = UnderWay::begin();
         work.await;
     });

@@ -413,7 +413,7 @@ fn put(line: Line) {
     }
     drop(idlers);
     if !is_watched {
-        network::spawn(watch());
+        let _ = network::spawn(watch());
     }
     if !is_kept {
         // A runtime that ends drops its tasks.

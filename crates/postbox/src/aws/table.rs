@@ -256,7 +256,7 @@ impl Table {
         };
         item.insert("state".into(), text("resolved"));
         let (table, key) = (Arc::clone(self), id.to_string());
-        network::spawn(async move {
+        let _ = network::spawn(async move {
             // If this fails, its time to live removes it.
             let _ = table.client.delete_item().table_name(&table.name).key("id", text(key)).send().await;
         });
@@ -327,8 +327,12 @@ impl Table {
         drop(waiting);
         if has_watcher {
             self.joined.notify_one();
-        } else {
-            network::spawn(Arc::clone(self).watch());
+        } else if let Err(error) = network::spawn(Arc::clone(self).watch()) {
+            let mut waiting = lock(&self.waiting);
+            waiting.is_watched = false;
+            let waiters = std::mem::take(&mut waiting.waiters);
+            drop(waiting);
+            waiters.into_iter().for_each(|(_, promise)| promise.fulfil(Err(error.clone())));
         }
         settled
     }

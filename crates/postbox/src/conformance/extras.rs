@@ -129,3 +129,54 @@ pub(super) fn a_delayed_message_is_cancelled_until_it_is_visible(place: &Place<'
     assert!(!mailbox.cancel(&visible).blocking().unwrap());
     assert_eq!(bodies(&receive_all(&mailbox, place)), [2, 3]);
 }
+
+pub(super) fn a_group_goes_on_past_messages_that_have_expired(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if !mailbox.limits().groups || !mailbox.limits().expiry {
+        return a_group_is_delivered_in_order_one_at_a_time(place);
+    }
+    for number in 1..=5 {
+        mailbox.send(&number).group("a").expires_in(place.ticks(2)).blocking().unwrap();
+    }
+    mailbox.send(&6).group("a").blocking().unwrap();
+    place.pass(4);
+    mailbox.send(&7).group("a").blocking().unwrap();
+    for number in [6, 7] {
+        let message = receive_all(&mailbox, place).remove(0);
+        assert_eq!(message.body, number);
+        message.acknowledge().blocking().unwrap();
+    }
+    mailbox.send(&8).group("a").blocking().unwrap();
+    assert_eq!(receive_all(&mailbox, place)[0].body, 8);
+}
+
+pub(super) fn a_group_goes_on_past_messages_whose_deliveries_are_spent(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(1));
+    if !mailbox.limits().groups || !mailbox.limits().expiry {
+        return a_group_is_delivered_in_order_one_at_a_time(place);
+    }
+    mailbox.send(&1).group("a").blocking().unwrap();
+    mailbox.send(&2).group("a").expires_in(place.ticks(2)).blocking().unwrap();
+    mailbox.send(&3).group("a").blocking().unwrap();
+    let head = receive_all(&mailbox, place).remove(0);
+    place.pass(4);
+    head.nack().blocking().unwrap();
+    assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
+    assert_eq!(receive_all(&mailbox, place)[0].body, 3);
+}
+
+pub(super) fn a_mailbox_with_a_delayed_or_leased_message_is_not_idle(place: &Place<'_>) {
+    let opened =
+        place.connection.clone().idle_expiry(place.ticks(3)).mailbox::<u32, u32, crate::codec::Json>(&place.name());
+    let mailbox = match opened {
+        Err(Error::Unsupported { .. }) => return,
+        opened => opened.unwrap(),
+    };
+    mailbox.send(&1).delay(place.ticks(6)).blocking().unwrap();
+    place.pass(7);
+    let message = mailbox.receive().visibility_timeout(place.ticks(7)).blocking().unwrap().remove(0);
+    place.pass(5);
+    message.nack().visibility_timeout(place.ticks(6)).blocking().unwrap();
+    place.pass(7);
+    assert_eq!(mailbox.receive().blocking().unwrap()[0].body, 1);
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postbox_core::{Ledger, LedgerOptions, Posted, Posting, Receipt};
+use postbox_core::{Ledger, LedgerOptions, LedgerRefusal, Posted, Posting, Receipt};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -15,16 +15,47 @@ use crate::message::Message;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Send { delay: u32, expiry: Option<u32>, group: Option<u8>, deduplication: Option<u8> },
-    Receive { max: usize, visibility: u32 },
+    /// With an id of the caller's own, the body is one of a few, so that sends are repeated.
+    Send {
+        delay: u32,
+        expiry: Option<u32>,
+        group: Option<u8>,
+        deduplication: Option<u8>,
+        own: Option<(u8, u8)>,
+    },
+    Receive {
+        max: usize,
+        visibility: u32,
+    },
     Acknowledge(usize),
     Nack(usize, u32),
+    Release(usize),
     Extend(usize, u32),
     DeadLetter(usize),
     Cancel(usize),
+    /// A dead letter by the id of a message.
+    RedriveOne(usize),
     Redrive(usize),
     Purge,
+    PurgeDeadLetters,
+    /// Removes the mailbox; the next send makes it anew.
+    Delete,
+    /// Opens the mailbox with these settings.
+    Configure(Settings),
     Pass(u32),
+}
+
+/// What a handle says of the mailbox: all of it, so that it does not matter what others said before.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    max_size: usize,
+    max_deliveries: u32,
+    window: u32,
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let any = (prop_oneof![1usize..10, Just(1_000_000)], prop_oneof![1u32..4, Just(1_000_000)], 1u32..12);
+    any.prop_map(|(max_size, max_deliveries, window)| Settings { max_size, max_deliveries, window })
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -33,17 +64,27 @@ fn operation() -> impl Strategy<Value = Operation> {
         prop::option::weighted(0.15, 1u32..12),
         prop::option::weighted(0.3, 0u8..3),
         prop::option::weighted(0.15, 0u8..4),
+        prop::option::weighted(0.2, (0u8..3, 0u8..2)),
     );
     prop_oneof![
-        10 => send.prop_map(|(delay, expiry, group, deduplication)| Operation::Send { delay, expiry, group, deduplication }),
+        10 => send.prop_map(|(delay, expiry, group, deduplication, own)| {
+            Operation::Send { delay, expiry, group, deduplication, own }
+        }),
         8 => (1usize..5, 0u32..8).prop_map(|(max, visibility)| Operation::Receive { max, visibility }),
         6 => any::<usize>().prop_map(Operation::Acknowledge),
         4 => (any::<usize>(), prop_oneof![Just(0), 0u32..8]).prop_map(|(which, after)| Operation::Nack(which, after)),
+        3 => any::<usize>().prop_map(Operation::Release),
         2 => (any::<usize>(), 0u32..8).prop_map(|(which, by)| Operation::Extend(which, by)),
         1 => any::<usize>().prop_map(Operation::DeadLetter),
         1 => any::<usize>().prop_map(Operation::Cancel),
-        1 => (1usize..3).prop_map(Operation::Redrive),
-        1 => prop_oneof![9 => Just(Operation::Pass(0)), 1 => Just(Operation::Purge)],
+        1 => prop_oneof![(1usize..3).prop_map(Operation::Redrive), any::<usize>().prop_map(Operation::RedriveOne)],
+        1 => prop_oneof![
+            20 => Just(Operation::Pass(0)),
+            2 => Just(Operation::Purge),
+            1 => Just(Operation::PurgeDeadLetters),
+            1 => Just(Operation::Delete),
+            4 => settings().prop_map(Operation::Configure),
+        ],
         6 => (0u32..5).prop_map(Operation::Pass),
     ]
 }
@@ -57,11 +98,10 @@ pub fn property(harness: &dyn Harness, cases: u32) {
     assert_eq!(connection.limits().ordering, Ordering::Fifo, "the ledger is first in, first out");
     let place = Place { harness, connection };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let sequences =
-        (prop::collection::vec(operation(), 0..60), prop::option::of(1usize..10), prop::option::of(1u32..4));
-    let result = TestRunner::new(config).run(&sequences, |(operations, max_size, max_deliveries)| {
+    let sequences = (prop::collection::vec(operation(), 0..60), settings());
+    let result = TestRunner::new(config).run(&sequences, |(operations, settings)| {
         let mut schedule = Schedule { place: &place, start: Instant::now(), ticks: 0, drift: Vec::new() };
-        let result = check(&mut schedule, &operations, max_size, max_deliveries);
+        let result = check(&mut schedule, &operations, settings);
         // What a machine that stood still for a while shows is nothing that the backend did.
         match result {
             Err(TestCaseError::Fail(_)) if schedule.is_late() => Err(TestCaseError::reject("too slow for its ticks")),
@@ -115,34 +155,60 @@ struct Oracle {
     now: u64,
 }
 
-const WINDOW: u32 = 10;
+/// The ids that callers choose, as the oracle numbers them; the others have the number of their operation.
+const OWN_IDS: u128 = 10_000;
 
-fn check(
-    schedule: &mut Schedule<'_>,
-    operations: &[Operation],
-    max_size: Option<usize>,
-    max_deliveries: Option<u32>,
-) -> Result<(), TestCaseError> {
+/// What sends were answered, by operation.
+struct Ids {
+    sent: Vec<MessageId>,
+    /// Makes the caller's own ids of one mailbox.
+    first: u128,
+}
+
+impl Ids {
+    /// The id that the oracle has as a number.
+    fn of(&self, number: u128) -> MessageId {
+        match number.checked_sub(OWN_IDS) {
+            Some(own) => MessageId::from_u128(self.first + own),
+            None => self.sent[number as usize].clone(),
+        }
+    }
+
+    /// The oracle's number of the id that was the answer to some operation.
+    fn number(&self, which: usize) -> u128 {
+        let id = &self.sent[which];
+        let own = id.as_u128().and_then(|id| id.checked_sub(self.first)).filter(|own| *own < 100);
+        match own {
+            Some(own) => OWN_IDS + own,
+            // A duplicate has the id of the first one.
+            None => self.sent.iter().position(|sent| sent == id).unwrap_or(which) as u128,
+        }
+    }
+}
+
+fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settings) -> Result<(), TestCaseError> {
     let place = schedule.place;
     let limits = place.limits();
-    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|mut options| {
-        if let Some(most) = max_size.filter(|_| limits.max_size) {
-            options = options.max_size(most);
+    let name = place.name();
+    let open = |settings: Settings| {
+        let mut options = place.connection.clone().max_deliveries(settings.max_deliveries);
+        if limits.max_size {
+            options = options.max_size(settings.max_size);
         }
-        if let Some(most) = max_deliveries {
-            options = options.max_deliveries(most);
-        }
-        options.deduplication_window(place.ticks(WINDOW))
-    });
-    let options = LedgerOptions {
-        max_size: max_size.filter(|_| limits.max_size),
-        max_deliveries,
-        deduplication_window: TICK * u64::from(WINDOW),
+        let options = options.deduplication_window(place.ticks(settings.window));
+        options.mailbox::<u32, u32, crate::codec::Json>(&name).unwrap()
     };
-    let mut oracle = Oracle { ledger: Ledger::new(options), now: 0 };
+    let options = |settings: Settings| LedgerOptions {
+        max_size: Some(settings.max_size).filter(|_| limits.max_size),
+        max_deliveries: Some(settings.max_deliveries),
+        deduplication_window: TICK * u64::from(settings.window),
+    };
+    let mut mailbox = open(settings);
+    mailbox.create().blocking().unwrap();
+    let mut oracle = Oracle { ledger: Ledger::new(options(settings)), now: 0 };
+    let mut ids = Ids { sent: Vec::new(), first: crate::id::new_uuid().as_u128() & !0xff };
     let exact = place.harness.is_exact();
     let mut messages: Vec<(Message<u32, u32>, Receipt)> = Vec::new();
-    let mut sent: Vec<MessageId> = Vec::new();
     for (number, operation) in (0u32..).zip(operations) {
         let now = oracle.now;
         let due = |now: u64, ticks: u32| match exact || ticks == 0 {
@@ -150,11 +216,17 @@ fn check(
             false => now + TICK * u64::from(ticks) - TICK / 2 + u64::from(number),
         };
         match *operation {
-            Operation::Send { delay, expiry, group, deduplication } => {
+            Operation::Send { delay, expiry, group, deduplication, own } => {
+                let own = own.filter(|_| limits.own_ids);
+                let body = own.map_or(number, |(_, body)| 100 + u32::from(body));
+                let oracle_id = own.map_or(u128::from(number), |(id, _)| OWN_IDS + u128::from(id));
                 let expiry = expiry.filter(|_| limits.expiry);
                 let group = group.filter(|_| limits.groups).map(|group| group.to_string());
                 let deduplication = deduplication.filter(|_| limits.deduplication).map(|id| id.to_string());
-                let mut send = mailbox.send(&number).delay(place.ticks(delay));
+                let mut send = mailbox.send(&body).delay(place.ticks(delay));
+                if own.is_some() {
+                    send = send.id(ids.of(oracle_id));
+                }
                 if let Some(after) = expiry {
                     send = send.expires_in(place.ticks(after));
                 }
@@ -165,27 +237,31 @@ fn check(
                     send = send.deduplication_id(id.as_str());
                 }
                 let answer = send.blocking();
-                let expected = oracle.ledger.send(
-                    now,
-                    Posting {
-                        id: u128::from(number),
-                        message: number,
-                        visible_at: due(now, delay),
-                        expires_at: expiry.map(|after| due(now, after)),
-                        group: group.as_deref(),
-                        deduplication: deduplication.as_deref(),
-                    },
-                );
+                let posting = Posting {
+                    id: oracle_id,
+                    message: body,
+                    visible_at: due(now, delay),
+                    expires_at: expiry.map(|after| due(now, after)),
+                    group: group.as_deref(),
+                    deduplication: deduplication.as_deref(),
+                };
+                let expected = match own.is_some() {
+                    true => oracle.ledger.send_once(now, posting, |held, new| held == new),
+                    false => oracle.ledger.send(now, posting),
+                };
                 let id = match (answer, expected) {
                     (Ok(id), Ok(Posted::Stored)) => id,
                     (Ok(id), Ok(Posted::Duplicate(first))) => {
-                        prop_assert_eq!(&id, &sent[first as usize]);
+                        prop_assert_eq!(&id, &ids.of(first));
                         id
                     }
-                    (Err(Error::MailboxFull { .. }), Err(_)) => MessageId::new(),
+                    (Err(Error::MailboxFull { .. }), Err(LedgerRefusal::Full(_))) => MessageId::new(),
+                    (Err(Error::InvalidParameter { parameter: "id", .. }), Err(LedgerRefusal::IdInUse(_))) => {
+                        MessageId::new()
+                    }
                     (answer, expected) => return Err(TestCaseError::fail(format!("{answer:?}, not {expected:?}"))),
                 };
-                sent.push(id);
+                ids.sent.push(id);
             }
             Operation::Receive { max, visibility } => {
                 let max = max.min(limits.max_batch);
@@ -193,13 +269,13 @@ fn check(
                 let received = receive.blocking().map_err(|error| TestCaseError::fail(error.to_string()))?;
                 let mut expected = Vec::new();
                 oracle.ledger.receive(now, max, due(now, visibility), |held| {
-                    expected.push((*held.message, held.deliveries, held.receipt));
+                    expected.push((*held.message, held.deliveries, held.receipt, held.id));
                 });
                 let seen: Vec<_> = received.iter().map(|message| (message.body, message.delivery_count)).collect();
                 let should: Vec<_> = expected.iter().map(|message| (message.0, message.1)).collect();
                 prop_assert_eq!(seen, should);
                 for (message, expected) in received.into_iter().zip(expected) {
-                    prop_assert_eq!(&message.id, &sent[message.body as usize]);
+                    prop_assert_eq!(&message.id, &ids.of(expected.3));
                     messages.push((message, expected.2));
                 }
             }
@@ -213,6 +289,11 @@ fn check(
                 let expected = oracle.ledger.give_back(now, *receipt, due(now, after)).is_ok();
                 prop_assert_eq!(done(message.nack().visibility_timeout(place.ticks(after)).blocking())?, expected);
             }
+            Operation::Release(which) if !messages.is_empty() && limits.exact_deliveries => {
+                let (message, receipt) = &messages[which % messages.len()];
+                let expected = oracle.ledger.release(now, *receipt).is_ok();
+                prop_assert_eq!(done(message.release().blocking())?, expected);
+            }
             Operation::Extend(which, by) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.extend(now, *receipt, due(now, by)).is_ok();
@@ -223,12 +304,30 @@ fn check(
                 let expected = oracle.ledger.dead_letter(now, *receipt, "by request".into()).is_ok();
                 prop_assert_eq!(done(message.dead_letter("by request").blocking())?, expected);
             }
-            Operation::Cancel(which) if !sent.is_empty() && limits.cancel => {
-                let which = which % sent.len();
-                // A duplicate has the id of the first one.
-                let first = sent.iter().position(|id| *id == sent[which]).unwrap_or(which);
-                let expected = oracle.ledger.cancel(now, first as u128).is_some();
-                prop_assert_eq!(mailbox.cancel(&sent[which]).blocking().unwrap(), expected);
+            Operation::Cancel(which) if !ids.sent.is_empty() && limits.cancel => {
+                let which = which % ids.sent.len();
+                let expected = oracle.ledger.cancel(now, ids.number(which)).is_some();
+                prop_assert_eq!(mailbox.cancel(&ids.sent[which]).blocking().unwrap(), expected);
+            }
+            Operation::RedriveOne(which) if !ids.sent.is_empty() => {
+                let which = which % ids.sent.len();
+                let expected = oracle.ledger.redrive_one(now, ids.number(which));
+                prop_assert_eq!(mailbox.dead_letters().redrive_one(&ids.sent[which]).blocking().unwrap(), expected);
+            }
+            Operation::PurgeDeadLetters => {
+                let expected = oracle.ledger.purge_dead().len() as u64;
+                prop_assert_eq!(mailbox.dead_letters().purge().blocking().unwrap(), expected);
+            }
+            Operation::Delete if limits.purge_ends_leases => {
+                drop(oracle.ledger.purge(now));
+                drop(oracle.ledger.purge_dead());
+                oracle.ledger.forget_deduplication();
+                mailbox.delete().blocking().unwrap();
+            }
+            Operation::Configure(settings) => {
+                oracle.ledger.advance(now);
+                oracle.ledger.set_options(options(settings));
+                mailbox = open(settings);
             }
             Operation::Redrive(max) => {
                 let expected = oracle.ledger.redrive(now, max) as u64;
@@ -245,7 +344,7 @@ fn check(
             _ => {}
         }
         // One id per operation, so that it is found by the operation's number.
-        sent.resize_with(number as usize + 1, MessageId::new);
+        ids.sent.resize_with(number as usize + 1, MessageId::new);
         continue_after(&mut oracle, schedule);
         compare(&mailbox, &mut oracle)?;
     }
@@ -315,12 +414,13 @@ mod tests {
     /// than it should.
     #[test]
     fn an_extension_to_the_same_tick_is_the_later_one() {
-        let send = || Operation::Send { delay: 0, expiry: None, group: None, deduplication: None };
+        let send = || Operation::Send { delay: 0, expiry: None, group: None, deduplication: None, own: None };
         let receive = Operation::Receive { max: 2, visibility: 3 };
         let operations = [send(), send(), receive, Operation::Extend(0, 2), Operation::Pass(2)];
         let place = Place { harness: &Memory, connection: Memory.connect() };
         let mut schedule = Schedule { place: &place, start: Instant::now(), ticks: 0, drift: Vec::new() };
-        let result = check(&mut schedule, &operations, None, None);
+        let result =
+            check(&mut schedule, &operations, Settings { max_size: 1_000_000, max_deliveries: 1_000_000, window: 10 });
         assert!(result.is_ok() || schedule.is_late(), "{result:?}");
     }
 }

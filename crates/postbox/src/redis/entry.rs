@@ -10,7 +10,7 @@ use crate::codec::ContentType;
 use crate::id::{MessageId, ReceiptHandle};
 use crate::wire;
 
-/// Flags, deliveries, id, nonce, moment of sending.
+/// Flags, deliveries, id, rank and moment of sending.
 pub(super) const ENTRY: usize = 32;
 /// A lease's letter and its entry.
 pub(super) const MEMBER: usize = ENTRY + 1;
@@ -19,6 +19,9 @@ pub(super) const MEMBER: usize = ENTRY + 1;
 pub(super) fn moment(halves: u64) -> Moment {
     Moment::from_nanos(halves.saturating_mul(500))
 }
+
+/// The bits of the last eight bytes that are the moment of sending; the others are the upper part of the rank.
+const SENT: u64 = (1 << 52) - 1;
 
 fn number<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().expect("an entry is of a fixed length")
@@ -32,9 +35,9 @@ pub(super) fn delivery(entry: &[u8], body: Vec<u8>, now: u64) -> Delivery {
         Err(error) => (Bytes::new(), ContentType::from(error.to_string().as_str()), None),
     };
     let head = u32::from_be_bytes(number(&entry[..4]));
-    let nonce = u32::from_be_bytes(number(&entry[20..24]));
-    let sent = u64::from_be_bytes(number(&entry[24..32]));
-    let handle = u128::from(nonce) << 96 | u128::from(head) << 64 | u128::from(sent);
+    let rank = u32::from_be_bytes(number(&entry[20..24]));
+    let rank_and_sent = u64::from_be_bytes(number(&entry[24..32]));
+    let handle = u128::from(rank) << 96 | u128::from(head) << 64 | u128::from(rank_and_sent);
     Delivery {
         id: MessageId::from_u128(u128::from_be_bytes(number(&entry[4..20]))),
         body,
@@ -42,7 +45,7 @@ pub(super) fn delivery(entry: &[u8], body: Vec<u8>, now: u64) -> Delivery {
         headers,
         receipt_handle: ReceiptHandle::from_u128(handle),
         delivery_count: head & 0xff_ffff,
-        enqueued_at: moment(sent),
+        enqueued_at: moment(rank_and_sent & SENT),
         delivered_at: moment(now),
     }
 }
@@ -78,6 +81,10 @@ pub(super) fn wishes(special: &Special) -> Vec<u8> {
         packed[0] += 1;
         packed.extend([0xa1, b'x', 0xcf]);
         packed.extend(millis(after).to_be_bytes());
+    }
+    if special.own_id {
+        packed[0] += 1;
+        packed.extend([0xa1, b'i', 0xc3]);
     }
     packed
 }

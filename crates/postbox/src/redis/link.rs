@@ -1,8 +1,9 @@
 //! The connection to a server, a cluster, or a primary that sentinels know: made when it is needed, made again when it is
 //! lost, shared by all mailboxes.
 //!
-//! It lives on a thread of its own, one for the whole process, so that it does not end with anybody's executor. Waiting
-//! costs no connection: the server pushes what happens through the one that carries the commands.
+//! It lives on a thread of its own, one for the whole process, so that it does not end with anybody's executor. Receivers that
+//! wait share one more connection, on which the server tells what happens: a server limits what may wait in a connection that
+//! subscribes (32 MiB), so no message goes over that one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use rand::RngExt as _;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
@@ -20,8 +22,7 @@ use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
 
 use super::fault::{Fault, fault_of};
-use super::post::Post;
-use super::script::ScriptCall;
+use super::script::{ScriptCall, Time};
 use crate::awake::UnderWay;
 use crate::cancellation::unless;
 use crate::clock::{Sleep, SystemClock};
@@ -60,7 +61,8 @@ impl Default for Manners {
     }
 }
 
-/// A server that does not answer for so long has lost the connection.
+/// A server that does not answer the first attempt for so long has lost the connection. Each further attempt may take twice as long
+/// as the one before: what is large takes its time on the way.
 const ATTEMPT: Duration = Duration::from_secs(3);
 /// So often a connection over which nothing but waiting goes is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -72,9 +74,9 @@ pub(super) struct Link {
     pub(super) manners: Manners,
     /// Names this process in the memory of operations.
     pub(super) client: String,
-    wire: Mutex<Option<Wire>>,
-    /// For sends that wait for replicas: the wait blocks what comes after it.
-    durable: Mutex<Option<Wire>>,
+    /// Where scripts have the time from.
+    pub(super) time: Time,
+    wires: [Mutex<Option<Wire>>; 3],
     connecting: tokio::sync::Mutex<()>,
     subscribing: tokio::sync::Mutex<()>,
     numbers: AtomicU64,
@@ -83,11 +85,19 @@ pub(super) struct Link {
     channels: Mutex<HashMap<String, bool>>,
     /// Those who wait, by channel, or by channel and reply.
     pub(super) hubs: Hubs<String>,
-    /// To whom messages are handed, by channel.
-    handovers: Mutex<HashMap<String, Weak<Post>>>,
     waiting: AtomicUsize,
     /// Whether somebody looks after those who wait.
     is_watched: AtomicBool,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Commands,
+    /// Sends that wait for replicas: the wait blocks what comes after it.
+    Durable,
+    /// Subscriptions.
+    News,
 }
 
 #[derive(Clone)]
@@ -113,7 +123,10 @@ impl Wire {
                 let mut connection = connection.clone();
                 self.in_time(connection.req_packed_command(command)).await?.extract_error()
             }
-            Kind::Cluster(connection) => connection.clone().req_packed_command(command).await?.extract_error(),
+            Kind::Cluster(connection) => {
+                let mut connection = connection.clone();
+                self.in_time(connection.req_packed_command(command)).await?.extract_error()
+            }
         }
     }
 
@@ -132,13 +145,13 @@ impl Wire {
     }
 
     async fn subscribe(&self, channel: &str, on: bool) -> RedisResult<()> {
-        match (&self.kind, self.is_sharded, on) {
-            (Kind::Server(connection), _, true) => self.in_time(connection.clone().subscribe(channel)).await,
-            (Kind::Server(connection), _, false) => self.in_time(connection.clone().unsubscribe(channel)).await,
-            (Kind::Cluster(connection), true, true) => connection.clone().ssubscribe(channel).await,
-            (Kind::Cluster(connection), true, false) => connection.clone().sunsubscribe(channel).await,
-            (Kind::Cluster(connection), false, true) => connection.clone().subscribe(channel).await,
-            (Kind::Cluster(connection), false, false) => connection.clone().unsubscribe(channel).await,
+        match (self.kind.clone(), self.is_sharded, on) {
+            (Kind::Server(mut connection), _, true) => self.in_time(connection.subscribe(channel)).await,
+            (Kind::Server(mut connection), _, false) => self.in_time(connection.unsubscribe(channel)).await,
+            (Kind::Cluster(mut connection), true, true) => self.in_time(connection.ssubscribe(channel)).await,
+            (Kind::Cluster(mut connection), true, false) => self.in_time(connection.sunsubscribe(channel)).await,
+            (Kind::Cluster(mut connection), false, true) => self.in_time(connection.subscribe(channel)).await,
+            (Kind::Cluster(mut connection), false, false) => self.in_time(connection.unsubscribe(channel)).await,
         }
     }
 
@@ -148,7 +161,8 @@ impl Wire {
             Kind::Server(_) => self.ask(command).await,
             Kind::Cluster(connection) => {
                 let any = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
-                connection.clone().route_command(command.clone(), any).await?.extract_error()
+                let mut connection = connection.clone();
+                self.in_time(connection.route_command(command.clone(), any)).await?.extract_error()
             }
         }
     }
@@ -160,7 +174,8 @@ impl Wire {
             Kind::Cluster(connection) => {
                 let node = SingleNodeRoutingInfo::SpecificNode(Route::new(slot(key), SlotAddr::Master));
                 let routing = RoutingInfo::SingleNode(node);
-                connection.clone().route_command(command.clone(), routing).await?.extract_error()
+                let mut connection = connection.clone();
+                self.in_time(connection.route_command(command.clone(), routing)).await?.extract_error()
             }
         }
     }
@@ -178,20 +193,23 @@ impl fmt::Debug for Link {
 
 impl Link {
     pub(super) fn new(place: String, target: Target, manners: Manners) -> Arc<Self> {
+        Self::with_time(place, target, manners, Time::default())
+    }
+
+    pub(super) fn with_time(place: String, target: Target, manners: Manners, time: Time) -> Arc<Self> {
         Arc::new(Link {
+            time,
             place,
             target,
             manners,
             client: format!("{:016x}", rand::random::<u64>()),
-            wire: Mutex::default(),
-            durable: Mutex::default(),
+            wires: Default::default(),
             connecting: tokio::sync::Mutex::default(),
             subscribing: tokio::sync::Mutex::default(),
             numbers: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             channels: Mutex::default(),
             hubs: Hubs::default(),
-            handovers: Mutex::default(),
             waiting: AtomicUsize::new(0),
             is_watched: AtomicBool::new(false),
         })
@@ -204,11 +222,11 @@ impl Link {
 
     /// Connects, once: what cannot be reached is an error at once.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<(), Error> {
-        self.wire(false).await.map(drop).map_err(|error| fault_of(&error).explain(&self.place, error))
+        self.wire(Use::Commands).await.map(drop).map_err(|error| fault_of(&error).explain(&self.place, error))
     }
 
-    async fn wire(self: &Arc<Self>, is_durable: bool) -> RedisResult<Wire> {
-        let slot = if is_durable { &self.durable } else { &self.wire };
+    async fn wire(self: &Arc<Self>, purpose: Use) -> RedisResult<Wire> {
+        let slot = &self.wires[purpose as usize];
         if let Some(wire) = &*lock(slot) {
             return Ok(wire.clone());
         }
@@ -216,17 +234,16 @@ impl Link {
         if let Some(wire) = &*lock(slot) {
             return Ok(wire.clone());
         }
-        let wire = self.make().await?;
+        let wire = self.make(purpose).await?;
         *lock(slot) = Some(wire.clone());
         Ok(wire)
     }
 
-    fn is_good(&self, number: u64, is_durable: bool) -> bool {
-        let slot = if is_durable { &self.durable } else { &self.wire };
-        lock(slot).as_ref().is_some_and(|wire| wire.number == number)
+    fn is_good(&self, number: u64, purpose: Use) -> bool {
+        lock(&self.wires[purpose as usize]).as_ref().is_some_and(|wire| wire.number == number)
     }
 
-    async fn make(self: &Arc<Self>) -> RedisResult<Wire> {
+    async fn make(self: &Arc<Self>, purpose: Use) -> RedisResult<Wire> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let link = Arc::downgrade(self);
         let pushed = move |info: PushInfo| {
@@ -235,35 +252,47 @@ impl Link {
             }
             Ok::<_, redis::aio::SendError>(())
         };
-        let longest = match self.manners.min_replicas {
-            0 => ATTEMPT,
-            _ => ATTEMPT.max(self.manners.replica_timeout + Duration::from_secs(1)),
-        };
-        let server = AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
+        let is_news = purpose == Use::News;
+        let mut server = AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
+        if is_news {
+            server = server.set_push_sender(pushed.clone());
+        }
         let kind = match &self.target {
-            Target::Server(client) => {
-                let server = server.set_push_sender(pushed);
-                Kind::Server(client.get_multiplexed_async_connection_with_config(&server).await?)
-            }
+            Target::Server(client) => Kind::Server(client.get_multiplexed_async_connection_with_config(&server).await?),
             Target::Sentinels(sentinels) => {
                 let client = sentinels.lock().await.async_get_client().await?;
-                let server = server.set_push_sender(pushed);
                 Kind::Server(client.get_multiplexed_async_connection_with_config(&server).await?)
             }
             Target::Cluster(builder) => {
-                let cluster = builder()
+                let mut cluster = builder()
                     .use_protocol(redis::ProtocolVersion::RESP3)
                     .connection_timeout(ATTEMPT)
-                    .response_timeout(longest)
-                    .retries(4)
-                    .push_sender(pushed)
-                    .build()?;
-                Kind::Cluster(cluster.get_async_connection().await?)
+                    .response_timeout(self.longest(u32::MAX))
+                    .retries(4);
+                if is_news {
+                    cluster = cluster.push_sender(pushed);
+                }
+                Kind::Cluster(cluster.build()?.get_async_connection().await?)
             }
         };
-        let mut wire = Wire { number, kind, longest, is_sharded: false };
+        let mut wire = Wire { number, kind, longest: self.longest(0), is_sharded: false };
         self.inspect(&mut wire).await?;
         Ok(wire)
+    }
+
+    /// How long an answer may take after so many attempts that took too long. Never longer than an operation may.
+    fn longest(&self, too_long: u32) -> Duration {
+        let replicas = match self.manners.min_replicas {
+            0 => Duration::ZERO,
+            _ => self.manners.replica_timeout + Duration::from_secs(1),
+        };
+        let grown = ATTEMPT.saturating_mul(1 << too_long.min(16));
+        grown.min(self.manners.patience.max(ATTEMPT)).max(replicas)
+    }
+
+    /// Tells scripts whether they run in a cluster.
+    pub(super) fn cluster_flag(&self) -> Bytes {
+        Bytes::from_static(if matches!(self.target, Target::Cluster(_)) { b"1" } else { b"0" })
     }
 
     /// Looks at what the server is. One that does not tell is taken as it is.
@@ -313,13 +342,6 @@ impl Link {
         match info.kind {
             PushKind::Message | PushKind::SMessage => {
                 let channel = text(0);
-                if let (Some(post), Some(Value::BulkString(pushed))) = (self.handover(&channel), info.data.get(1)) {
-                    // What comes over a connection that was given up is asked for by the next one.
-                    if self.is_good(number, false) {
-                        post.handover.hand_over(pushed);
-                    }
-                    return;
-                }
                 let payload = text(1);
                 if channel.ends_with(super::replies::CHANNEL) {
                     self.hubs.wake(&format!("{channel}/{payload}"), u64::MAX);
@@ -329,55 +351,36 @@ impl Link {
                     self.hubs.wake(&channel, many);
                 }
             }
-            PushKind::Disconnection => self.lost(number, false),
+            PushKind::Disconnection => self.lost(number, Use::News, false),
             // The slot has moved away with its channels. Nobody asked for this, but the client takes it for the answer to
             // whatever is under way, and each answer after it for that to the next request: the connection is no good.
             PushKind::SUnsubscribe | PushKind::Unsubscribe if lock(&self.channels).contains_key(&text(0)) => {
-                self.lost(number, true);
+                self.lost(number, Use::News, true);
             }
             _ => {}
         }
     }
 
-    fn handover(&self, channel: &str) -> Option<Arc<Post>> {
-        lock(&self.handovers).get(channel)?.upgrade()
-    }
-
-    /// Lets messages be handed to those who wait at a mailbox, if they can be.
-    pub(super) fn hands_to(&self, post: &Arc<Post>) -> bool {
-        if matches!(self.target, Target::Cluster(_)) {
-            return false;
+    /// A connection is gone. If it was the one with subscriptions, receivers that wait subscribe again, and look. One that is
+    /// silent has to be given up: nothing else ends it.
+    fn lost(&self, number: u64, purpose: Use, is_silent: bool) {
+        let mut slot = lock(&self.wires[purpose as usize]);
+        // A cluster's connections to other nodes live on, and the one that has ended is made again.
+        let is_over = |wire: &Wire| wire.number == number && (is_silent || matches!(wire.kind, Kind::Server(_)));
+        if slot.as_ref().is_some_and(is_over) {
+            *slot = None;
         }
-        let mut handovers = lock(&self.handovers);
-        if !handovers.contains_key(&post.handover.channel) {
-            handovers.insert(post.handover.channel.clone(), Arc::downgrade(post));
+        drop(slot);
+        if purpose == Use::News {
+            lock(&self.channels).clear();
+            self.hubs.wake_all();
         }
-        true
-    }
-
-    pub(super) fn hands_over_no_more(&self, channel: &str) {
-        lock(&self.handovers).remove(channel);
-    }
-
-    /// A connection is gone. Whoever waits subscribes again, and looks. One that is silent has to be given up: nothing
-    /// else ends it.
-    fn lost(&self, number: u64, is_silent: bool) {
-        for slot in [&self.wire, &self.durable] {
-            let mut slot = lock(slot);
-            // A cluster's connections to other nodes live on, and the one that has ended is made again.
-            let is_over = |wire: &Wire| wire.number == number && (is_silent || matches!(wire.kind, Kind::Server(_)));
-            if slot.as_ref().is_some_and(is_over) {
-                *slot = None;
-            }
-        }
-        lock(&self.channels).clear();
-        self.hubs.wake_all();
     }
 
     /// Runs a script, again if its answer is lost.
     pub(super) async fn run(self: &Arc<Self>, call: ScriptCall) -> Result<Value, Fault> {
         let call = Arc::new(call);
-        self.patiently(false, move |wire| {
+        self.patiently(Use::Commands, move |wire| {
             let call = Arc::clone(&call);
             async move { wire.run(&call).await }
         })
@@ -389,7 +392,7 @@ impl Link {
         let (replicas, timeout) = (self.manners.min_replicas, self.manners.replica_timeout.as_millis() as u64);
         let wait = cmd("WAIT").arg(replicas).arg(timeout).to_owned();
         let both = Arc::new((call, wait));
-        self.patiently(true, move |wire| {
+        self.patiently(Use::Durable, move |wire| {
             let both = Arc::clone(&both);
             async move {
                 let answer = wire.run(&both.0).await?;
@@ -403,7 +406,7 @@ impl Link {
     /// One command, as often as it takes.
     pub(super) async fn command(self: &Arc<Self>, command: &Cmd) -> Result<Value, Fault> {
         let command = Arc::new(command.clone());
-        self.patiently(false, move |wire| {
+        self.patiently(Use::Commands, move |wire| {
             let command = Arc::clone(&command);
             async move { wire.ask(&command).await }
         })
@@ -412,19 +415,20 @@ impl Link {
 
     async fn patiently<T, F: Future<Output = RedisResult<T>> + Send>(
         self: &Arc<Self>,
-        is_durable: bool,
+        purpose: Use,
         mut act: impl FnMut(Wire) -> F + Send,
     ) -> Result<T, Fault> {
         let _under_way = UnderWay::begin();
         let end = Instant::now() + self.manners.patience;
-        let mut failures = 0;
+        let (mut failures, mut too_long) = (0, 0);
         loop {
-            let (error, number) = match self.wire(is_durable).await {
-                Ok(wire) => {
+            let (error, number) = match self.wire(purpose).await {
+                Ok(mut wire) => {
                     let number = wire.number;
+                    wire.longest = self.longest(too_long);
                     match act(wire).await {
                         // What comes over a connection that was given up meanwhile is not believed.
-                        Ok(answer) if self.is_good(number, is_durable) => return Ok(answer),
+                        Ok(answer) if self.is_good(number, purpose) => return Ok(answer),
                         Ok(_) => (std::io::Error::from(std::io::ErrorKind::NotConnected).into(), Some(number)),
                         Err(error) => (error, Some(number)),
                     }
@@ -436,7 +440,8 @@ impl Link {
                 _ => fault_of(&error),
             };
             if let Some(number) = number.filter(|_| fault.breaks_connection()) {
-                self.lost(number, error.is_timeout());
+                too_long += u32::from(error.is_timeout());
+                self.lost(number, purpose, error.is_timeout());
             }
             if !fault.may_pass() || Instant::now() >= end {
                 return Err(fault.with(error));
@@ -457,14 +462,14 @@ impl Link {
             return Ok(());
         }
         let subscribed = self
-            .patiently(false, |wire| {
+            .patiently(Use::News, |wire| {
                 let (link, channel) = (Arc::clone(self), channel.to_string());
                 async move {
                     let _one_at_a_time = link.subscribing.lock().await;
                     if link.is_subscribed(&channel) {
                         return Ok(());
                     }
-                    if !link.is_good(wire.number, false) {
+                    if !link.is_good(wire.number, Use::News) {
                         // Lost while others were before this one: it waits for no answer of theirs.
                         return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
                     }
@@ -486,21 +491,15 @@ impl Link {
 
     /// Nobody waits there any more.
     pub(super) fn unsubscribe(self: &Arc<Self>, channel: String) {
-        let (link, wire) = (Arc::clone(self), lock(&self.wire).clone());
+        let (link, wire) = (Arc::clone(self), lock(&self.wires[Use::News as usize]).clone());
         let Some(wire) = wire else { return };
-        network::spawn(async move {
+        let _ = network::spawn(async move {
             let _one_at_a_time = link.subscribing.lock().await;
             if link.hubs.is_waited_for(&channel) || lock(&link.channels).remove(&channel).is_none() {
                 return;
             }
             let _ = wire.subscribe(&channel, false).await;
         });
-    }
-
-    /// The command with which a script wakes those who wait.
-    pub(super) async fn publish(self: &Arc<Self>) -> &'static str {
-        let is_sharded = self.wire(false).await.is_ok_and(|wire| wire.is_sharded);
-        if is_sharded { "SPUBLISH" } else { "PUBLISH" }
     }
 }
 
@@ -510,7 +509,7 @@ impl Watched for Link {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let link: Weak<Self> = Arc::downgrade(self);
-            network::spawn(async move {
+            let watching = network::spawn(async move {
                 loop {
                     tokio::time::sleep(KEEP_ALIVE).await;
                     let Some(link) = link.upgrade() else { return };
@@ -521,13 +520,16 @@ impl Watched for Link {
                             return;
                         }
                     }
-                    let Some(wire) = lock(&link.wire).clone() else { continue };
+                    let Some(wire) = lock(&link.wires[Use::News as usize]).clone() else { continue };
                     let answer = tokio::time::timeout(ATTEMPT, wire.ask(&cmd("PING"))).await;
                     if !matches!(answer, Ok(Ok(_))) {
-                        link.lost(wire.number, true);
+                        link.lost(wire.number, Use::News, true);
                     }
                 }
             });
+            if watching.is_err() {
+                self.is_watched.store(false, Ordering::SeqCst);
+            }
         }
     }
 

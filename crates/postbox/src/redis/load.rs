@@ -65,22 +65,6 @@ impl Job for Task {
             Task::Act(Acting { acts, .. }) => (acts.len(), acts.iter().map(|act| act.2.len()).sum()),
         }
     }
-
-    fn is_plain(&self) -> bool {
-        match self {
-            Task::Send(Sending { messages, .. }) => messages.iter().all(is_plain),
-            Task::Receive(_) => true,
-            // Of a message with flags more is stored.
-            Task::Act(Acting { acts, .. }) => acts.iter().all(|act| act.0 == ACKNOWLEDGE && act.1[1] == 0),
-        }
-    }
-
-    fn brings(&self) -> usize {
-        match self {
-            Task::Send(Sending { messages, .. }) => messages.len(),
-            _ => 0,
-        }
-    }
 }
 
 /// Whether it can be delivered at once, and nothing else is stored of it.
@@ -88,7 +72,7 @@ pub(super) fn is_plain(message: &Outgoing) -> bool {
     message.delay.is_zero() && message.special.is_none()
 }
 
-/// The tasks of one request, by kind.
+/// The tasks of one request, which are of one kind.
 #[derive(Default)]
 pub(super) struct Load {
     pub(super) sends: Vec<Sending>,
@@ -109,10 +93,6 @@ impl Load {
             }
         }
         load
-    }
-
-    pub(super) fn kinds(&self) -> usize {
-        [!self.sends.is_empty(), !self.receives.is_empty(), !self.acts.is_empty()].into_iter().map(usize::from).sum()
     }
 
     pub(super) fn messages(&self) -> impl Iterator<Item = &Outgoing> {

@@ -1,16 +1,14 @@
 //! One mailbox on a server.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use redis::{Value, cmd};
 
 use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
 use super::fault::Fault;
-use super::handover::Waiter;
 use super::load::{ACKNOWLEDGE, BURY, EXTEND, RELEASE, RETURN};
 use super::post::{IDENTITY, Post, REGISTRY};
 use super::script;
@@ -67,7 +65,7 @@ impl RedisMailbox {
 }
 
 /// Takes what comes until the deadline. It looks and waits where the connection is: what the server tells of is asked for at once,
-/// what it hands over is taken, and whoever receives is woken when it is there.
+/// and the receiver is woken when it is there.
 async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
     let waits = Waits::begin(Arc::clone(&post.link), |link| &link.hubs, post.channel.clone());
     let look = || {
@@ -84,13 +82,7 @@ async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Resul
             Err(error) => Answer::ready(Err(error)),
         })
     };
-    let mut waiter = Waiter::new(Arc::clone(&post), request);
-    let looking = pin!(look_until(waits.hub(), SystemClock.now().until(deadline), look));
-    let found = match select(looking, pin!(waiter.handed())).await {
-        Either::Left((found, _)) => found?,
-        Either::Right((handed, _)) => handed,
-    };
-    if found.is_empty() { Ok(waiter.farewell().await) } else { Ok(found) }
+    look_until(waits.hub(), SystemClock.now().until(deadline), look).await
 }
 
 impl ByteMailbox for RedisMailbox {
@@ -115,8 +107,12 @@ impl ByteMailbox for RedisMailbox {
         self.post.attempt(request).then(move |first| match first {
             Ok((found, _)) if found.is_empty() => {
                 let back = Arc::clone(&post);
-                let undelivered = move |found: Vec<Delivery>| back.give_back(&found);
-                network::wait(long_poll(post, request, deadline), Some(Box::new(undelivered)))
+                let undelivered = move |(found, since): (Vec<Delivery>, Instant)| back.give_back(&found, since);
+                let found = async move {
+                    let found = long_poll(post, request, deadline).await?;
+                    Ok((found, Instant::now()))
+                };
+                network::wait(found, Some(Box::new(undelivered))).map(|found| Ok(found?.0))
             }
             first => Answer::ready(first.map(|(found, _)| found)),
         })
@@ -176,7 +172,7 @@ impl ByteMailbox for RedisMailbox {
         let post = Arc::clone(&self.post);
         self.post.other(&script::DELETE, vec![], |_| ()).then(move |gone| match gone {
             Ok(()) => network::ask(async move {
-                post.settings_are_gone();
+                post.is_gone();
                 let _ = post.link.command(cmd("SREM").arg(REGISTRY).arg(post.name.to_string())).await;
                 Ok(())
             }),
@@ -215,7 +211,6 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
-        let nonce = Bytes::copy_from_slice(&rand::random::<[u8; 4]>());
         let (most, id) = match which {
             Redrive::UpTo(most) => (most.min(i32::MAX as usize), Bytes::new()),
             Redrive::One(id) => match id.as_u128() {
@@ -223,7 +218,7 @@ impl ByteMailbox for RedisMailbox {
                 None => return Answer::ready(Ok(0)),
             },
         };
-        self.post.other(&script::REDRIVE, vec![most.to_string().into(), nonce, id], |many| natural(&many))
+        self.post.other(&script::REDRIVE, vec![most.to_string().into(), id], |many| natural(&many))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {

@@ -5,7 +5,6 @@
 
 mod entry;
 mod fault;
-mod handover;
 mod link;
 mod load;
 mod mailbox;
@@ -25,13 +24,14 @@ use ::redis::cluster::ClusterClientBuilder;
 use ::redis::{Client, ProtocolVersion, cmd};
 use futures_util::future::join_all;
 
-use self::entry::{bytes, integer, list, tag};
+use self::entry::{bytes, list};
 use self::link::{Link, Manners, Target};
 use self::mailbox::RedisMailbox;
 pub(crate) use self::place::OPTIONS;
 use self::place::Place;
-use self::post::{Post, REGISTRY};
+use self::post::{Post, REGISTRY, is_listed, listed_name};
 use self::replies::RedisReplyStore;
+use self::script::Time;
 use crate::address::{MailboxName, Uri};
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
 use crate::error::Error;
@@ -72,12 +72,26 @@ impl RedisBackend {
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
     pub fn from_client(client: Client) -> Result<Self, Error> {
+        Self::with_time(client, Time::default())
+    }
+
+    /// The same, with a time that tests move: the number in the key `postbox:test:time` of the database, in half microseconds
+    /// since 1970. Each script sees a time that is one later than that of the script before. One server only, no cluster.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] if the client cannot be used.
+    #[cfg(feature = "testing")]
+    pub fn from_client_with_test_time(client: Client) -> Result<Self, Error> {
+        Self::with_time(client, Time::Key)
+    }
+
+    fn with_time(client: Client, time: Time) -> Result<Self, Error> {
         let info = client.get_connection_info().clone();
         let place = format!("redis://{}", info.addr());
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))
             .map_err(|error| fault::fault_of(&error).explain(&place, error))?;
-        Ok(Self::new(Link::new(place, Target::Server(client), Manners::default())))
+        Ok(Self::new(Link::with_time(place, Target::Server(client), Manners::default(), time)))
     }
 
     /// With a cluster client of one's own, which is built anew for each connection and speaks RESP3. Nothing is connected
@@ -157,24 +171,15 @@ impl Backend for RedisBackend {
         network::ask(async move {
             let failed = |fault: fault::Fault| fault.into_error(&link.place);
             let known = link.command(cmd("SMEMBERS").arg(REGISTRY)).await.map_err(failed)?;
-            let named = |text: &str| match text.split_once('/') {
-                Some((prefix, name)) => MailboxName::new(name)?.with_prefix(prefix),
-                None => MailboxName::new(text),
-            };
-            let known = list(known).into_iter().filter_map(|name| named(&String::from_utf8_lossy(&bytes(name))).ok());
+            let known = list(known).into_iter().filter_map(|name| listed_name(&bytes(name)).ok());
             let looks = known.map(|name| async {
-                let exists = link.command(cmd("HEXISTS").arg(format!("{}:meta", tag(&name))).arg("made")).await;
-                exists.map(|exists| (name, integer(&exists) == 1))
+                let exists = is_listed(&link, &name).await;
+                exists.map(|exists| (name, exists))
             });
             let mut names = Vec::new();
             for look in join_all(looks).await {
                 let (name, exists) = look.map_err(failed)?;
-                if exists {
-                    names.push(name);
-                } else {
-                    // It went by itself, when it was idle.
-                    let _ = link.command(cmd("SREM").arg(REGISTRY).arg(name.to_string())).await;
-                }
+                names.extend(exists.then_some(name));
             }
             names.sort();
             Ok(names)

@@ -1,14 +1,12 @@
 //! What all handles of one mailbox in this process share: its trays, its keys, its settings.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use redis::{Value, cmd};
 
-use super::entry::{millis, tag};
+use super::entry::{bytes, integer, list, millis, tag};
 use super::fault::Fault;
-use super::handover::Handover;
 use super::link::Link;
 use super::load::Task;
 use super::script::Script;
@@ -36,24 +34,37 @@ pub(super) struct Post {
     pub(super) durable: Tray<Task>,
     /// The name of the slot of everything else, of which one is done at a time.
     other: tokio::sync::Mutex<Bytes>,
-    pub(super) handover: Handover,
     settings: Mutex<Settings>,
-    /// For how many requests kinds are not mixed, since it was no plain case the last time.
-    apart: AtomicU32,
 }
-
-/// After a request of several kinds that the server refuses, so many are of one kind.
-const APART: u32 = 64;
 
 /// What the handles want of the mailbox.
 #[derive(Default)]
 struct Settings {
-    text: String,
-    is_written: bool,
-    /// The mailbox goes when it is idle: whatever makes it again brings them.
-    is_fleeting: bool,
-    /// With them an operation of any kind makes the mailbox: then it has to be listed.
+    /// What was said last, of each setting.
+    wanted: MailboxSettings,
+    /// How often something was said.
+    version: u64,
+    /// The version that the server has.
+    written: u64,
+    /// With new settings an operation of any kind makes the mailbox: then it has to be listed.
     is_listed: bool,
+}
+
+impl Settings {
+    /// As scripts read them: `=` if the server is to take them over, `?` if they are for a mailbox that is made anew.
+    fn text(&self) -> String {
+        let numbers = [
+            ("max_size", self.wanted.max_size.map(|most| most as u64)),
+            ("max_deliveries", self.wanted.max_deliveries.map(u64::from)),
+            ("window", self.wanted.deduplication_window.map(millis)),
+            ("idle", self.wanted.idle_expiry.map(millis)),
+        ];
+        let mut text = String::from(if self.version > self.written { "=" } else { "?" });
+        for (name, value) in numbers {
+            text.extend(value.map(|value| format!("{name} {value} ")));
+        }
+        text
+    }
 }
 
 impl Post {
@@ -82,9 +93,7 @@ impl Post {
             tray: Tray::new([slot("0"), slot("1")]),
             durable: Tray::new([slot("durable")]),
             other: tokio::sync::Mutex::new(slot("other")),
-            handover: Handover::new(format!("{tag}:{}:wake", link.client), slot("wait")),
             settings: Mutex::default(),
-            apart: AtomicU32::new(0),
             name,
             link,
         })
@@ -96,69 +105,41 @@ impl Post {
 
     /// What a handle wants goes with the next operation.
     pub(super) fn configure(&self, settings: &MailboxSettings) {
-        let numbers = [
-            ("max_size", settings.max_size.map(|most| most as u64)),
-            ("max_deliveries", settings.max_deliveries.map(u64::from)),
-            ("window", settings.deduplication_window.map(millis)),
-            ("idle", settings.idle_expiry.map(millis)),
-        ];
-        let mut known = self.settings();
-        for (name, value) in numbers {
-            let Some(text) = value.map(|value| format!("{name} {value} ")) else { continue };
-            if !known.text.contains(&text) {
-                known.text.push_str(&text);
-            }
-            known.is_written = false;
-            known.is_fleeting |= name == "idle";
+        if *settings == MailboxSettings::default() {
+            return;
         }
-    }
-
-    /// Whether requests may be of several kinds. Settings go with the scripts of one kind, and so does a limit of the size.
-    pub(super) fn mixes(&self) -> bool {
-        let known = self.settings();
-        let has_settings = !known.text.is_empty();
-        let is_plain = !has_settings || known.is_written && !known.is_fleeting && !known.text.contains("max_size ");
-        is_plain && self.apart.load(Ordering::Relaxed) == 0
-    }
-
-    /// The server has refused a request of several kinds, and would do so again.
-    pub(super) fn mixes_later(&self) {
-        self.apart.store(APART, Ordering::Relaxed);
-    }
-
-    /// One more request that is of one kind.
-    pub(super) fn mixes_sooner(&self) {
-        let apart = self.apart.load(Ordering::Relaxed);
-        self.apart.store(apart.saturating_sub(1), Ordering::Relaxed);
+        let mut known = self.settings();
+        let wanted = &mut known.wanted;
+        wanted.max_size = settings.max_size.or(wanted.max_size);
+        wanted.max_deliveries = settings.max_deliveries.or(wanted.max_deliveries);
+        wanted.deduplication_window = settings.deduplication_window.or(wanted.deduplication_window);
+        wanted.idle_expiry = settings.idle_expiry.or(wanted.idle_expiry);
+        known.version += 1;
     }
 
     /// The arguments with which every script begins.
-    pub(super) async fn arguments(&self, slot: &Bytes) -> Vec<Bytes> {
-        let settings = {
-            let known = self.settings();
-            if known.is_written && !known.is_fleeting { String::new() } else { known.text.clone() }
-        };
-        let publish = self.link.publish().await;
+    pub(super) fn arguments(&self, slot: &Bytes) -> Vec<Bytes> {
         let token = Bytes::copy_from_slice(&self.link.token());
-        vec![token, settings.into(), Bytes::from_static(publish.as_bytes()), slot.clone()]
+        let settings = self.settings().text();
+        vec![token, settings.into(), self.link.cluster_flag(), slot.clone()]
     }
 
+    /// The server has the settings that were sent, unless others were said meanwhile.
     fn settings_are_written(&self, arguments: &[Bytes]) {
         let mut known = self.settings();
-        if known.text.as_bytes() == arguments[1] {
-            known.is_written = true;
+        if known.text().as_bytes() == arguments[1] {
+            known.written = known.version;
         }
     }
 
-    /// The mailbox has gone, and its settings with it: the next operation brings them again.
-    pub(super) fn settings_are_gone(&self) {
-        let mut known = self.settings();
-        (known.is_written, known.is_listed) = (false, false);
+    /// The mailbox has gone, and has to be listed again.
+    pub(super) fn is_gone(&self) {
+        self.settings().is_listed = false;
     }
 
     pub(super) async fn run(&self, script: &'static Script, arguments: &[Bytes]) -> Result<Value, Error> {
-        let answer = self.read(self.link.run(script.call(&self.keys, arguments)).await, arguments)?;
-        let is_listed = arguments[1].is_empty() || {
+        let answer = self.read(self.link.run(script.call(self.link.time, &self.keys, arguments)).await, arguments)?;
+        let is_listed = !arguments[1].starts_with(b"=") || {
             let mut known = self.settings();
             std::mem::replace(&mut known.is_listed, true)
         };
@@ -195,22 +176,57 @@ impl Post {
         let post = Arc::clone(self);
         network::ask(async move {
             let slot = post.other.lock().await;
-            let mut arguments = post.arguments(&slot).await;
+            let mut arguments = post.arguments(&slot);
             arguments.extend(more);
             Ok(read(post.run(script, &arguments).await?))
         })
     }
 
-    /// A new mailbox is listed from now on. A user that may not do that is not listed.
+    /// A new mailbox is listed from now on, and a few of those that were idle for too long are not any more. A user that may
+    /// not do that is not listed.
     pub(super) async fn register(&self) {
         let _ = self.link.command(cmd("SADD").arg(REGISTRY).arg(self.name.to_string())).await;
+        let some = self.link.command(cmd("SRANDMEMBER").arg(REGISTRY).arg(CHECKED)).await;
+        for name in list(some.unwrap_or_default()) {
+            if let Ok(name) = listed_name(&bytes(name)) {
+                let _ = is_listed(&self.link, &name).await;
+            }
+        }
     }
+}
+
+/// Of how many listed mailboxes each new one looks whether they are still there.
+const CHECKED: u32 = 4;
+
+/// The mailbox of a name in the list.
+pub(super) fn listed_name(name: &[u8]) -> Result<MailboxName, Error> {
+    let name = String::from_utf8_lossy(name);
+    match name.split_once('/') {
+        Some((prefix, name)) => MailboxName::new(name)?.with_prefix(prefix),
+        None => MailboxName::new(&name),
+    }
+}
+
+/// Whether a mailbox of the list exists. One that went by itself, when it was idle, is taken out.
+pub(super) async fn is_listed(link: &Arc<Link>, name: &MailboxName) -> Result<bool, Fault> {
+    let exists = async || {
+        let exists = link.command(cmd("HEXISTS").arg(format!("{}:meta", tag(name))).arg("made")).await?;
+        Ok::<_, Fault>(integer(&exists) == 1)
+    };
+    if exists().await? {
+        return Ok(true);
+    }
+    link.command(cmd("SREM").arg(REGISTRY).arg(name.to_string())).await?;
+    // It may have been made in between.
+    let is_back = exists().await?;
+    if is_back {
+        link.command(cmd("SADD").arg(REGISTRY).arg(name.to_string())).await?;
+    }
+    Ok(is_back)
 }
 
 impl Drop for Post {
     fn drop(&mut self) {
-        self.link.hands_over_no_more(&self.handover.channel);
         self.link.unsubscribe(self.channel.clone());
-        self.link.unsubscribe(self.handover.channel.clone());
     }
 }

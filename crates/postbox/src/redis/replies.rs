@@ -48,10 +48,10 @@ async fn run(
     let tag = tag(shelf);
     let keys = [format!("{tag}:reply:{id}"), format!("{tag}:expiries")];
     let token = Bytes::from(format!("{}:{}", link.client, u64::from_be_bytes(link.token())));
-    let publish = Bytes::from_static(link.publish().await.as_bytes());
-    let mut arguments = vec![token, Bytes::copy_from_slice(id.as_bytes()), publish, format!("{tag}{CHANNEL}").into()];
+    let channel = Bytes::from(format!("{tag}{CHANNEL}"));
+    let mut arguments = vec![token, Bytes::copy_from_slice(id.as_bytes()), link.cluster_flag(), channel];
     arguments.extend(more);
-    link.run(script.call(&keys, &arguments)).await.map_err(|fault| fault.into_error(&link.place))
+    link.run(script.call(link.time, &keys, &arguments)).await.map_err(|fault| fault.into_error(&link.place))
 }
 
 fn entry(id: &ReplyId, answer: Value) -> Option<ReplyEntry> {

@@ -1,17 +1,20 @@
-//! Requests of a mailbox: what waits in its tray goes to the server, one kind by its own script, several by one that does them
-//! all.
+//! Requests of a mailbox: what waits in its tray goes to the server, each kind by its own script.
 
 use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use redis::Value;
 
 use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, wishes};
-use super::load::{ACKNOWLEDGE, Act, Acting, Found, Load, RELEASE, Receiving, Results, Sending, Task, is_plain};
+use super::load::{
+    ACKNOWLEDGE, Act, Acting, Found, Load, RELEASE, RETURN, Receiving, Results, Sending, Task, is_plain,
+};
 use super::post::Post;
 use super::script;
 use super::tray::{ALONE, Slot, Tray};
@@ -24,6 +27,9 @@ use crate::operation::Answer;
 use crate::promise::{Fulfilled, promise, wake_all};
 use crate::receive::in_background;
 use crate::wire;
+
+/// A message that no receiver took within this time counts as delivered.
+const UNSEEN: Duration = Duration::from_secs(1);
 
 impl Post {
     /// Takes a task in. Until when whoever asks for it stays awake, if it does.
@@ -40,21 +46,11 @@ impl Post {
     /// Works in a slot, request by request, until nothing is left to do there.
     fn drive(self: &Arc<Self>, tray: fn(&Post) -> &Tray<Task>, slot: Slot) {
         let post = Arc::clone(self);
-        network::spawn(async move {
+        let started = network::spawn(async move {
             loop {
                 tray(&post).gather().await;
-                let mixes = post.mixes();
-                // Whoever is handed messages by the server need not be told.
-                let can_tell = post.link.manners.min_replicas == 0
-                    && !post.handover.is_expected()
-                    && post.link.hubs.is_waited_for(&post.channel);
-                let told = if mixes && can_tell { tray(&post).hold(slot) } else { 0 };
-                if told > 0 {
-                    // They ask for it in the same request.
-                    post.link.hubs.wake(&post.channel, told as u64);
-                    tokio::task::yield_now().await;
-                }
-                let (tasks, other) = tray(&post).take(slot, mixes);
+                let can_tell = post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel);
+                let (tasks, other) = tray(&post).take(slot);
                 if let Some(other) = other {
                     post.drive(tray, other);
                 }
@@ -62,8 +58,7 @@ impl Post {
                     break;
                 }
                 let (began, many, load) = (Instant::now(), tasks.len(), Load::of(tasks));
-                let untold =
-                    if can_tell && told == 0 { load.messages().filter(|message| is_plain(message)).count() } else { 0 };
+                let untold = if can_tell { load.messages().filter(|message| is_plain(message)).count() } else { 0 };
                 // Whoever is told when it is on its way asks right behind it, as a rule. Should that be too early, he hears of it
                 // from the server.
                 let tell = || {
@@ -76,53 +71,30 @@ impl Post {
                 wake_all(load.fulfil(results).into_iter());
             }
         });
-    }
-
-    async fn serve(&self, load: &Load, slot: &Bytes) -> Results {
-        if load.kinds() > 1 {
-            match self.exchange(load, slot).await {
-                Ok(Some(results)) => return results,
-                Ok(None) => {}
-                Err(error) => return Results::all_failed(error),
+        if let Err(error) = started {
+            // No thread to work on: what waits has failed.
+            loop {
+                let (tasks, _) = tray(self).take(slot);
+                if tasks.is_empty() {
+                    break;
+                }
+                tray(self).ended(slot, tasks.len(), Duration::ZERO);
+                wake_all(Load::of(tasks).fulfil(Results::all_failed(error.clone())).into_iter());
             }
         }
-        self.mixes_sooner();
-        // If the server cannot be reached for one, the others do not try as long again.
-        let sent = self.send_all(load, slot).await;
-        let done = match &sent {
-            Err(error @ Error::Connection { .. }) => Err(error.clone()),
-            _ => self.act_all(load, slot).await,
-        };
-        let found = match &done {
-            Err(error @ Error::Connection { .. }) => Err(error.clone()),
-            _ => self.receive_all(load, slot).await,
-        };
-        Results { sent, done, found }
     }
 
-    /// Several kinds at once. Nothing if the server refuses that: then none of it is done.
-    async fn exchange(&self, load: &Load, slot: &Bytes) -> Result<Option<Results>, Error> {
-        let mut arguments = self.arguments(slot).await;
-        arguments.push(nonce());
-        arguments.push(load.messages().count().to_string().into());
-        arguments.push(load.acts().count().to_string().into());
-        load.messages().for_each(|message| arguments.extend(stored(message)));
-        arguments.extend(load.acts().map(|act| Bytes::copy_from_slice(&act.1)));
-        load.receives.iter().for_each(|receiving| arguments.extend(wanted(receiving)));
-        let answer = self.run(&script::EXCHANGE, &arguments).await?;
-        if answer == Value::Nil {
-            self.mixes_later();
-        }
-        let parts = list(answer);
-        if parts.is_empty() {
-            return Ok(None);
-        }
-        let (done, found) = found(parts, 1 + load.acts().count());
-        let is_stored = done.first() == Some(&b'1');
-        let sent = load.messages().map(|message| if is_stored { Ok(message.id.clone()) } else { Err(self.full()) });
-        let sent = Ok(sent.collect());
-        let done = Ok(done.get(1..).unwrap_or_default().to_vec());
-        Ok(Some(Results { sent, done, found: Ok(found) }))
+    /// A panic fails the operations of the request, and the slot goes on.
+    async fn serve(&self, load: &Load, slot: &Bytes) -> Results {
+        let request = async {
+            Results {
+                sent: self.send_all(load, slot).await,
+                done: self.act_all(load, slot).await,
+                found: self.receive_all(load, slot).await,
+            }
+        };
+        let served = AssertUnwindSafe(request).catch_unwind().await;
+        served.unwrap_or_else(|_| Results::all_failed(Error::connection("the request failed: a panic in the client")))
     }
 
     pub(super) fn send(
@@ -144,9 +116,8 @@ impl Post {
             return Ok(Vec::new());
         }
         let is_plain = load.messages().all(is_plain);
-        let mut arguments = self.arguments(slot).await;
+        let mut arguments = self.arguments(slot);
         arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
-        arguments.push(nonce());
         for message in load.messages() {
             arguments.extend(stored(message));
             if !is_plain {
@@ -155,7 +126,7 @@ impl Post {
             }
         }
         let wanted = self.link.manners.min_replicas;
-        let call = script::SEND.call(&self.keys, &arguments);
+        let call = script::SEND.call(self.link.time, &self.keys, &arguments);
         let (answer, reached) = if wanted > 0 {
             self.read(self.link.run_durably(call).await, &arguments)?
         } else {
@@ -170,10 +141,6 @@ impl Post {
             is_new => (is_new, Vec::new()),
         };
         if integer(&is_new) == 1 {
-            if arguments[1].is_empty() {
-                // Somebody may have removed it since they were written.
-                self.settings_are_gone();
-            }
             self.register().await;
         }
         let mut results = results.into_iter();
@@ -183,6 +150,7 @@ impl Post {
             [b'=', first @ ..] => Ok(first
                 .try_into()
                 .map_or_else(|_| message.id.clone(), |first| MessageId::from_u128(u128::from_be_bytes(first)))),
+            b"id in use" => Err(Error::id_in_use(&message.id)),
             full => {
                 let most = String::from_utf8_lossy(full).replace("full ", "max_size = ");
                 Err(Error::MailboxFull { mailbox: self.name.to_string(), limit: most })
@@ -215,19 +183,25 @@ impl Post {
     }
 
     fn take(self: &Arc<Self>, request: Receive) -> (Fulfilled<Found>, Option<Instant>) {
-        let back = Arc::clone(self);
-        let (promise, result) = promise(Some(Box::new(move |(deliveries, _): Found| back.give_back(&deliveries))));
+        let (back, since) = (Arc::clone(self), Instant::now());
+        let undelivered = move |(deliveries, _): Found| back.give_back(&deliveries, since);
+        let (promise, result) = promise(Some(Box::new(undelivered)));
         let task = Task::Receive(Receiving { max: request.max, visibility: request.visibility, promise });
         let awake_until = self.push(|post| &post.tray, task);
         (result, awake_until)
     }
 
-    /// Makes visible again what nobody takes, as if it had not been delivered.
-    pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery]) {
+    /// Makes visible again what no receiver takes, as if it had not been delivered; unless it was there for a while: later messages
+    /// may have been delivered since, and the count says why this one is not before them.
+    pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery], since: Instant) {
+        let (act, argument) = match since.elapsed() < UNSEEN {
+            true => (RELEASE, Bytes::new()),
+            false => (RETURN, Bytes::from_static(b"0")),
+        };
         let receipts = deliveries.iter().filter_map(|delivery| {
             member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
         });
-        let acts: Vec<Act> = receipts.map(|member| (RELEASE, member, Bytes::new())).collect();
+        let acts: Vec<Act> = receipts.map(|member| (act, member, argument.clone())).collect();
         if !acts.is_empty() {
             in_background(self.act(acts));
         }
@@ -237,9 +211,9 @@ impl Post {
         if load.receives.is_empty() {
             return Ok(Vec::new());
         }
-        let mut arguments = self.arguments(slot).await;
+        let mut arguments = self.arguments(slot);
         load.receives.iter().for_each(|receiving| arguments.extend(wanted(receiving)));
-        Ok(found(list(self.run(&script::RECEIVE, &arguments).await?), 0).1)
+        Ok(found(list(self.run(&script::RECEIVE, &arguments).await?)))
     }
 
     pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
@@ -253,7 +227,7 @@ impl Post {
             return Ok(Vec::new());
         }
         let is_plain = load.acts().all(|act| act.0 == ACKNOWLEDGE);
-        let mut arguments = self.arguments(slot).await;
+        let mut arguments = self.arguments(slot);
         arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
         for (act, member, argument) in load.acts() {
             if is_plain {
@@ -277,11 +251,6 @@ async fn begun<T>(future: impl Future<Output = T>, then: impl FnOnce()) -> T {
     }
 }
 
-/// Tells apart receipts of deliveries with the same id at the same moment.
-fn nonce() -> Bytes {
-    Bytes::copy_from_slice(&rand::random::<[u8; 4]>())
-}
-
 /// A message as scripts take it: its id and its text.
 fn stored(message: &Outgoing) -> [Bytes; 2] {
     let id = message.id.as_u128().expect("checked before it was taken");
@@ -294,14 +263,12 @@ fn wanted(receiving: &Receiving) -> [Bytes; 2] {
     [receiving.max.to_string().into(), millis(receiving.visibility).to_string().into()]
 }
 
-/// What an answer says in its first so many bytes, and what those who asked for messages get: the moment, when to look again, how
-/// many each gets and their members, then the messages.
-pub(super) fn found(parts: Vec<Value>, first: usize) -> (Vec<u8>, Vec<Found>) {
+/// What receives get, each: the moment, when to look again, how many each gets and their members, then the messages.
+fn found(parts: Vec<Value>) -> Vec<Found> {
     let mut parts = parts.into_iter();
     let mut part = || parts.next().unwrap_or_default();
-    let (now, due, mut told) = (natural(&part()), integer(&part()), bytes(part()));
+    let (now, due, leased) = (natural(&part()), integer(&part()), bytes(part()));
     let due = u64::try_from(due).ok().map(|due| moment(now).until(moment(due)));
-    let leased = told.split_off(first.min(told.len()));
     let split = leased.iter().position(|byte| *byte == b';').unwrap_or(leased.len());
     let (counts, members) = leased.split_at(split);
     let members = members.get(1..).unwrap_or_default();
@@ -313,6 +280,5 @@ pub(super) fn found(parts: Vec<Value>, first: usize) -> (Vec<u8>, Vec<Found>) {
         let due = due.filter(|_| deliveries.is_empty());
         (deliveries, due)
     });
-    let of_each = of_each.collect();
-    (told, of_each)
+    of_each.collect()
 }

@@ -1,5 +1,5 @@
 //! Operations on one mailbox that wait for the next request. A few requests are under way at a time; each takes what has
-//! gathered while the others were, of every kind, or a share of it. So a lone task never waits for company, and many share
+//! gathered of one kind while the others were, or a share of it. So a lone task never waits for company, and many share
 //! round trips. And a server need only remember the last request of each slot.
 
 use std::collections::VecDeque;
@@ -43,10 +43,6 @@ pub(super) trait Job {
     fn kind(&self) -> usize;
     /// How large it is: its entries, and their bytes.
     fn weight(&self) -> (usize, usize);
-    /// Whether it can be in one request with other kinds.
-    fn is_plain(&self) -> bool;
-    /// How many messages it brings for those who wait.
-    fn brings(&self) -> usize;
 }
 
 /// A request's number, below the number of requests that may be under way at a time.
@@ -63,14 +59,12 @@ pub(super) struct Tray<J> {
 
 struct State<J> {
     waiting: [VecDeque<J>; KINDS],
-    /// Which kind is next to be first.
+    /// Which kind is next.
     turn: usize,
     /// Those that are not in use.
     free: Vec<Slot>,
     /// Which of them has jobs whose order matters.
     in_order: Option<Slot>,
-    /// The one that takes what comes: nobody else takes or starts meanwhile.
-    holder: Option<Slot>,
     /// How many jobs wait or are under way.
     many: usize,
     /// How many there were lately: of a closed circle some are always between two jobs.
@@ -113,7 +107,7 @@ impl<J> State<J> {
 
     /// A slot for whoever has to start, if there is something to do.
     fn start(&mut self) -> Option<Slot> {
-        if self.holder.is_some() || !(0..KINDS).any(|kind| self.can_take(kind)) {
+        if !(0..KINDS).any(|kind| self.can_take(kind)) {
             return None;
         }
         self.free.pop()
@@ -129,7 +123,6 @@ impl<J: Job> Tray<J> {
             turn: 0,
             free: (0..names.len()).rev().collect(),
             in_order: None,
-            holder: None,
             many: 0,
             crowd: 0,
             last: 0,
@@ -206,62 +199,33 @@ impl<J: Job> Tray<J> {
         self.lock().wanted = usize::MAX;
     }
 
-    /// Holds back the others, if there are messages for those who wait: they can ask for them in the request that comes next in
-    /// this slot. How many there are.
-    pub(super) fn hold(&self, slot: Slot) -> usize {
+    /// What goes into the next request of a slot, all of one kind. Nothing: the work has ended there. And a slot in which the
+    /// caller has to start working as well.
+    pub(super) fn take(&self, slot: Slot) -> (Vec<J>, Option<Slot>) {
         let mut state = self.lock();
-        if state.holder.is_some() || !state.can_take(IN_ORDER) {
-            return 0;
-        }
-        let many = state.waiting[IN_ORDER].iter().take_while(|job| job.is_plain()).map(Job::brings).sum();
-        state.holder = (many > 0).then_some(slot);
-        many
-    }
-
-    /// What goes into the next request of a slot: if kinds can be mixed, all kinds, otherwise one. Nothing: the work has ended
-    /// there. And a slot in which the caller has to start working as well.
-    pub(super) fn take(&self, slot: Slot, mixes: bool) -> (Vec<J>, Option<Slot>) {
-        let mut state = self.lock();
-        if state.holder.is_some_and(|holder| holder != slot) {
-            // That one starts another if there is more than it takes.
-            state.free.push(slot);
-            return (Vec::new(), None);
-        }
-        // Those who were told of messages ask for them in this request.
-        let first = if state.holder.take().is_some() { IN_ORDER } else { state.turn };
         let before = state.crowd - state.crowd.div_ceil(FORGETS);
         state.crowd = state.many.max(before);
         let most = state.share();
         let mut jobs = Vec::new();
         let (mut entries, mut bytes) = (0, 0);
-        for at in 0..KINDS {
-            let kind = (first + at) % KINDS;
-            if !state.can_take(kind) {
-                continue;
-            }
-            // One that is not plain goes with its own kind alone.
-            let is_mixed = mixes && state.waiting[kind][0].is_plain();
-            if !is_mixed && !jobs.is_empty() {
-                continue;
-            }
-            let before = jobs.len();
+        // Each kind is first in its turn.
+        let turn = state.turn;
+        let kind = (0..KINDS).map(|at| (turn + at) % KINDS).find(|kind| state.can_take(*kind));
+        if let Some(kind) = kind {
             while let Some(job) = state.waiting[kind].front() {
                 let (more, larger) = job.weight();
                 let fits = entries + more <= MOST_ENTRIES && bytes + larger <= MOST_BYTES && jobs.len() < most;
-                if !(jobs.is_empty() || fits) || is_mixed && !job.is_plain() {
+                if !jobs.is_empty() && !fits {
                     break;
                 }
                 (entries, bytes) = (entries + more, bytes + larger);
                 jobs.extend(state.waiting[kind].pop_front());
             }
-            if kind == IN_ORDER && jobs.len() > before {
+            if kind == IN_ORDER {
                 state.in_order = Some(slot);
             }
-            if !is_mixed {
-                break;
-            }
+            state.turn = (kind + 1) % KINDS;
         }
-        state.turn = (state.turn + 1) % KINDS;
         state.last = jobs.len();
         if jobs.is_empty() {
             state.free.push(slot);

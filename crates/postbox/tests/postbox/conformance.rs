@@ -135,6 +135,46 @@ mod sqlite {
     }
 }
 
+/// A server of its own, whose scripts have the time from a key.
+struct MovedTime {
+    connection: Connection,
+    redis: postbox_test_servers::Redis,
+}
+
+impl MovedTime {
+    fn new() -> Self {
+        let redis = postbox_test_servers::Redis::start();
+        redis.command(&["SET", "postbox:test:time", "3500000000000000"]);
+        let client = postbox::redis::client::Client::open(redis.url()).unwrap();
+        let backend = postbox::redis::RedisBackend::from_client_with_test_time(client).unwrap();
+        MovedTime { connection: Connection::new(backend), redis }
+    }
+}
+
+impl Harness for MovedTime {
+    fn connect(&self) -> Connection {
+        self.connection.clone()
+    }
+
+    fn advance(&self, by: Duration) {
+        self.redis.command(&["INCRBY", "postbox:test:time", &(by.as_micros() * 2).to_string()]);
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+}
+
+mod redis_moved_time {
+    use super::*;
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        let cases = std::env::var("POSTBOX_PROPERTY_CASES").ok().and_then(|cases| cases.parse().ok());
+        postbox::conformance::property(&MovedTime::new(), cases.unwrap_or(300));
+    }
+}
+
 /// A server or a cluster that the tests share, under a prefix of this process.
 struct Server(Connection);
 

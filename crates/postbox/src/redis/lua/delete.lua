@@ -5,7 +5,7 @@ end
 for i = 2, #KEYS do
   call('UNLINK', KEYS[i])
 end
-call('HDEL', META, 'made', 'due', 'tombs')
+call('HDEL', META, 'made', 'due', 'tombs', 'idle_at')
 made, idle = false, nil
 finish('')
 return 1

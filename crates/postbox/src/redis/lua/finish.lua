@@ -1,6 +1,6 @@
 -- Acts on deliveries. ARGV: 5 whether all are acknowledgements; then their members, or an act (A acknowledge, R give back
--- after milliseconds, E extend by milliseconds, D dead-letter for a reason, U undo: nobody got it), its member and its argument,
--- of each.
+-- after milliseconds, E extend by milliseconds, D dead-letter for a reason, U undo the delivery), its member and its argument, of
+-- each.
 -- Answers 1 or 0 for each: done, or its lease has ended.
 if replay then
   return replay
@@ -8,7 +8,7 @@ end
 
 local is_plain = ARGV[5] == '1'
 for i = 6, is_plain and #ARGV or 5 do
-  is_plain = is_plain and byte(ARGV[i], 2) == 0
+  is_plain = is_plain and byte(ARGV[i], 2) % 4 == 0
 end
 if is_plain then
   --@acknowledge
@@ -20,7 +20,7 @@ end
 --@messages
 
 promote()
-local results, undone = {}, {}
+local results, released = {}, {}
 local step = ARGV[5] == '1' and 1 or 3
 for i = 6, #ARGV, step do
   local act, member, argument = 'A', ARGV[i], nil
@@ -45,11 +45,11 @@ for i = 6, #ARGV, step do
       elseif act == 'D' then
         bury(entry, record, argument)
       elseif act == 'U' then
-        -- As if it had not been delivered: not counted, and before everything else.
-        local count = struct.unpack('>I3', entry, 2)
-        entry = sub(entry, 1, 1) .. struct.pack('>I3', math.max(count - 1, 0)) .. sub(entry, 5)
-        table.insert(undone, 1, entry)
-        keep(entry, record, 'P')
+        if record and record.x and record.x <= now then
+          forget(entry, record)
+        else
+          released[#released + 1] = entry
+        end
       elseif argument == '0' then
         surface(entry, record)
       elseif record and record.x and record.x <= now then
@@ -68,10 +68,7 @@ for i = 6, #ARGV, step do
   end
 end
 flush()
-if #undone > 0 then
-  call('LPUSH', PENDING, unpack(undone))
-  woken = woken + #undone
-end
+release(released)
 results = table.concat(results)
 finish(results)
 return results

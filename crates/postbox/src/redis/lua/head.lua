@@ -1,16 +1,20 @@
 -- The beginning of every verb of a mailbox.
 --
--- Time is the server's, in half microseconds since 1970: fine enough to order what one script does, and exact in a double.
--- An entry is 32 bytes: flags (1: expires, 2: has a group), how often delivered (3), id (16), nonce (4), time of sending (8).
+-- Time is in half microseconds since 1970; `time.lua` tells it.
+-- An entry is 32 bytes: flags (1), how often delivered (3), id (16), rank and time of sending (12).
+--   flags   1: expires, 2: has a group; the upper six bits count how often the message was released since it got its rank, so
+--           that no two deliveries have the same entry
+--   rank    44 bits: orders what is pending; a message gets the next number when it becomes visible. The lower 32 bits are the
+--           first four of the twelve bytes, the upper 12 bits the first ones of the eight bytes behind them
+--   time    the other 52 bits of the eight bytes
 --   pending    list    entries that can be delivered, in order; an entry whose data is gone is skipped (a tombstone)
 --   invisible  zset    a letter and an entry, by the moment at which it ends: L leased, D delayed, R given back with a delay
 --   data       hash    id -> message
 --   meta       hash    `made` once the mailbox exists: its settings; `tombs`: the number of tombstones; `due`: nothing in
---                      invisible ends before it (not known: look); `op:CLIENT:SLOT`: the token of that slot's last
---                      operation, when it was done (in seconds, 10 bytes), and what it came to: asked again, it is not
---                      done again; `swept`: how far those are looked through that can be forgotten; `waits`: clients to
---                      which the next messages are handed, first come first: of each the length of its name, the name, the
---                      token with which it asked (8), how many it takes (4), and for how many milliseconds (8)
+--                      invisible ends before it (not known: look); `rank`: the highest rank; `idle_at`: from then on the
+--                      mailbox is gone; `op:CLIENT:SLOT`: the token of that slot's last operation, when it was done (in
+--                      seconds, 10 bytes), and what it came to: asked again, it is not done again; `swept`: how far those
+--                      are looked through that can be forgotten
 --   delayed    hash    id -> member of invisible, for D and R
 --   special    hash    id -> what only messages with an expiry or a group have
 --   expiring   zset    ids by the moment at which they expire
@@ -19,18 +23,29 @@
 --   dead       zset    ids of dead letters by the moment of death; graves, a hash, has them
 --   dedup      hash    deduplication id -> until when, and the id of the first message; dedups orders them by that moment
 local META, PENDING, INVISIBLE, DATA = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local TOKEN, SETTINGS, PUBLISH, OP = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- SETTINGS are those of the caller's handles: `=` and a text if they are new, otherwise `?` and the text, for a mailbox that is
+-- made by this script.
+local TOKEN, SETTINGS, CLUSTER, OP = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- In a cluster channels belong to slots, from Redis 7 on, which is known by this number.
+local PUBLISH = CLUSTER == '1' and redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'
 -- For so many seconds operations are remembered.
 local MEMORY = 600
 -- A moment that does not come.
 local NEVER = 9007199254740991
+-- The rank before the first. Entries of an earlier version of this format have lower ones.
+local FIRST_RANK = 4294967296
 local call, sub, byte = redis.call, string.sub, string.byte
-local time = call('TIME')
-local seconds = time[1]
-local now = seconds * 2000000 + time[2] * 2
-local meta = call('HMGET', META, 'made', 'due', OP, 'waits')
-local made, due, last, waits = meta[1], tonumber(meta[2]), meta[3], meta[4]
-local is_new, is_looked_at = not made, false
+local now = clock()
+local seconds = string.format('%d', math.floor(now / 2000000))
+local meta = call('HMGET', META, 'made', 'due', OP, 'rank', 'idle_at')
+if meta[5] and tonumber(meta[5]) <= now then
+  for i = 1, #KEYS do
+    call('UNLINK', KEYS[i])
+  end
+  meta = {}
+end
+local made, due, last, rank = meta[1], tonumber(meta[2] or nil), meta[3], tonumber(meta[4] or FIRST_RANK)
+local is_new, is_looked_at, is_ranked = not made, false, false
 local replay
 if last then
   local past, present = struct.unpack('>I8', last), struct.unpack('>I8', TOKEN)
@@ -43,13 +58,32 @@ if last then
 end
 local looked, woken = false, 0
 
--- The mailbox is there, and has this setting.
+-- What the settings of a text are.
+local max_size, max_deliveries, window, idle, has_expiring
+local function read(text)
+  max_size, max_deliveries, window, idle, has_expiring = nil, nil, 300000, nil, false
+  for name, value in string.gmatch(text, '([%a_]+) (%d+)') do
+    value = tonumber(value)
+    if name == 'max_size' then max_size = value
+    elseif name == 'max_deliveries' then max_deliveries = value
+    elseif name == 'window' then window = value
+    elseif name == 'idle' then idle = value
+    elseif name == 'expiring' then has_expiring = true end
+  end
+end
+read(made or sub(SETTINGS, 2))
+
+-- The mailbox is there, and has this setting, if one is given.
 local function make(name, value)
+  local text = made or sub(SETTINGS, 2)
   local setting = name and name .. ' ' .. value .. ' ' or ''
-  if made and string.find(made, setting, 1, true) then
+  if not string.find(text, setting, 1, true) then
+    text = string.gsub(text, name .. ' %d+ ', '') .. setting
+  end
+  if text == made then
     return
   end
-  made = (made and name and string.gsub(made, name .. ' %d+ ', '') or '') .. setting
+  made = text
   if VERB ~= 'send' then
     -- A write that needs no memory. After it a script may go on when there is none: consumers make room.
     call('HDEL', META, '')
@@ -60,32 +94,32 @@ local function make(name, value)
   end
 end
 
-if SETTINGS ~= '' and not replay then
+if byte(SETTINGS) == 61 and not replay then
   for name, value in string.gmatch(SETTINGS, '([%a_]+) (%d+)') do
     make(name, value)
   end
+  read(made)
 end
-local max_size, max_deliveries, window, idle, has_expiring = nil, nil, 300000, nil, false
-if made and made ~= '' then
-  for name, value in string.gmatch(made, '([%a_]+) (%d+)') do
-    value = tonumber(value)
-    if name == 'max_size' then max_size = value
-    elseif name == 'max_deliveries' then max_deliveries = value
-    elseif name == 'window' then window = value
-    elseif name == 'idle' then idle = value
-    elseif name == 'expiring' then has_expiring = true end
-  end
+
+-- An entry with the next rank, which is now visible.
+local function ranked(entry)
+  rank, is_ranked = rank + 1, true
+  local upper = math.floor(rank / 4294967296)
+  return string.char(byte(entry, 1) % 4) .. sub(entry, 2, 20) .. struct.pack('>I4', rank % 4294967296)
+    .. string.char(math.floor(upper / 16), upper % 16 * 16 + byte(entry, 26) % 16) .. sub(entry, 27)
 end
 
 -- The end of every verb: the operation is remembered, those who wait are told, what is idle later lives on.
 local function finish(result)
   if result then
-    local memory = TOKEN .. seconds .. result
+    local fields = { OP, TOKEN .. seconds .. result }
     if is_looked_at then
-      redis.pcall('HSET', META, OP, memory, 'due', string.format('%d', due))
-    else
-      redis.pcall('HSET', META, OP, memory)
+      fields[3], fields[4] = 'due', string.format('%d', due)
     end
+    if is_ranked then
+      fields[#fields + 1], fields[#fields + 2] = 'rank', string.format('%d', rank)
+    end
+    redis.pcall('HSET', META, unpack(fields))
     if not last or sub(last, 9, 16) ~= sub(seconds, 1, 8) then
       -- Clients that are gone are forgotten: a part of them now, the next one at the next time.
       local page = redis.pcall('HSCAN', META, call('HGET', META, 'swept') or '0', 'MATCH', 'op:*', 'COUNT', '100')
@@ -99,6 +133,11 @@ local function finish(result)
         call('HDEL', META, unpack(gone))
       end
       redis.pcall('HSET', META, 'swept', page[1] or '0')
+      local forgotten = call('ZRANGEBYSCORE', KEYS[13], '-inf', now, 'LIMIT', 0, 1000)
+      if #forgotten > 0 then
+        call('ZREM', KEYS[13], unpack(forgotten))
+        call('HDEL', KEYS[12], unpack(forgotten))
+      end
     end
     if not made then
       call('PEXPIRE', META, MEMORY * 1000)
@@ -107,8 +146,12 @@ local function finish(result)
   if woken > 0 or looked then
     redis.pcall(PUBLISH, sub(META, 1, -5) .. 'wake', looked and '0' or string.format('%d', woken))
   end
-  if idle then
-    local till = string.format('%d', now / 2000 + idle)
+  if idle and made then
+    -- A delayed or leased message keeps the mailbox in use.
+    local last_due = call('ZRANGE', INVISIBLE, -1, -1, 'WITHSCORES')[2]
+    local idle_at = math.max(now, tonumber(last_due or 0)) + idle * 2000
+    redis.pcall('HSET', META, 'idle_at', string.format('%d', idle_at))
+    local till = string.format('%d', math.ceil(idle_at / 2000))
     for i = 1, #KEYS do
       call('PEXPIREAT', KEYS[i], till)
     end
@@ -122,25 +165,6 @@ local function is_due()
     is_looked_at = true
   end
   return has_expiring or due <= now
-end
-
--- From here on these wait to be handed messages.
-local function let_wait(clients)
-  waits = clients ~= '' and clients
-  if waits then
-    call('HSET', META, 'waits', waits)
-  else
-    call('HDEL', META, 'waits')
-  end
-end
-
--- Where a client hears what is handed to it, and whether it listens.
-local function channel_of(client)
-  return sub(META, 1, -5) .. client .. ':wake'
-end
-local function listens(client)
-  local heard = redis.pcall('PUBSUB', 'NUMSUB', channel_of(client))
-  return not heard.err and heard[2] > 0
 end
 
 -- Members of `invisible` with their moments, of which none is before the first.

@@ -3,7 +3,6 @@ local DELAYED, SPECIAL, EXPIRING, BEHIND, HEADS = KEYS[5], KEYS[6], KEYS[7], KEY
 local DEAD, GRAVES, DEDUP, DEDUPS = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local SPENT = '@SPENT@'
 local out, ticks = {}, 0
-local surface
 
 local function tick()
   ticks = ticks + 1
@@ -15,7 +14,7 @@ local function id_of(entry)
 end
 
 local function record_of(entry)
-  if byte(entry, 1) == 0 then
+  if byte(entry, 1) % 4 == 0 then
     return nil
   end
   local packed = call('HGET', SPECIAL, id_of(entry))
@@ -50,21 +49,16 @@ local function prefix_of(group)
   return struct.pack('>I4', #group) .. group
 end
 
--- The group's head is gone: the next one takes its place.
-local function go_on(group)
-  local prefix = prefix_of(group)
-  local next = call('ZRANGEBYLEX', BEHIND, '[' .. prefix, '[' .. prefix .. string.rep('\255', 9), 'LIMIT', 0, 1)[1]
-  if next then
-    call('ZREM', BEHIND, next)
-    local entry = sub(next, #prefix + 9)
-    surface(entry, record_of(entry))
-  else
-    call('HDEL', HEADS, group)
+-- Whether a message may not be delivered, and why: its deliveries are spent, or its time is up.
+local function end_of(entry, record)
+  if max_deliveries and struct.unpack('>I3', entry, 2) >= max_deliveries then
+    return 'spent'
   end
+  return record and record.x and record.x <= now and 'expired' or nil
 end
 
--- A message is gone from where it was.
-local function forget(entry, record)
+-- Takes out what is stored of a message.
+local function drop(entry, record)
   local id = id_of(entry)
   call('HDEL', DATA, id)
   if record then
@@ -72,30 +66,122 @@ local function forget(entry, record)
     if record.x then
       call('ZREM', EXPIRING, id)
     end
-    if record.g and record.s ~= 'B' and record.s ~= 'D' then
-      go_on(record.g)
-    end
   end
 end
 
-local function bury(entry, record, reason)
+-- Makes a dead letter of a message.
+local function inter(entry, record, reason)
   local id = id_of(entry)
   local letter = { e = entry, r = reason, t = now, b = call('HGET', DATA, id), g = record and record.g or nil }
   call('ZADD', DEAD, tick(), id)
   call('HSET', GRAVES, id, cmsgpack.pack(letter))
-  forget(entry, record)
+  drop(entry, record)
+end
+
+-- A message can be delivered.
+local function show(entry, record)
+  entry = ranked(entry)
+  out[#out + 1] = entry
+  keep(entry, record, 'P')
+end
+
+-- The group's head is gone: the next one that may be delivered takes its place.
+local function go_on(group)
+  local prefix = prefix_of(group)
+  while true do
+    local next = call('ZRANGEBYLEX', BEHIND, '[' .. prefix, '[' .. prefix .. string.rep('\255', 9), 'LIMIT', 0, 1)[1]
+    if not next then
+      call('HDEL', HEADS, group)
+      return
+    end
+    call('ZREM', BEHIND, next)
+    local entry = sub(next, #prefix + 9)
+    local record = record_of(entry)
+    local ended = end_of(entry, record)
+    if not ended then
+      return show(entry, record)
+    elseif ended == 'spent' then
+      inter(entry, record, SPENT)
+    else
+      drop(entry, record)
+    end
+  end
+end
+
+-- A message has left its place; if it was the head of its group, the next one goes on.
+local function leave(record)
+  if record and record.g and record.s ~= 'B' and record.s ~= 'D' then
+    go_on(record.g)
+  end
+end
+
+local function forget(entry, record)
+  drop(entry, record)
+  leave(record)
+end
+
+local function bury(entry, record, reason)
+  inter(entry, record, reason)
+  leave(record)
 end
 
 -- A message can be delivered, unless its deliveries are spent or its time is up.
-surface = function(entry, record)
-  if max_deliveries and struct.unpack('>I3', entry, 2) >= max_deliveries then
+local function surface(entry, record)
+  local ended = end_of(entry, record)
+  if not ended then
+    show(entry, record)
+  elseif ended == 'spent' then
     bury(entry, record, SPENT)
-  elseif record and record.x and record.x <= now then
-    forget(entry, record)
   else
-    out[#out + 1] = entry
-    keep(entry, record, 'P')
+    forget(entry, record)
   end
+end
+
+-- Puts messages back that no handler has seen: where they were, and as often delivered as before.
+local function release(entries)
+  local function rank_of(entry)
+    local upper, next = byte(entry, 25, 26)
+    return (upper * 16 + math.floor(next / 16)) * 4294967296 + struct.unpack('>I4', entry, 21)
+  end
+  local released = {}
+  for i, entry in ipairs(entries) do
+    local record = record_of(entry)
+    local flags, count = byte(entry, 1), struct.unpack('>I3', entry, 2)
+    -- After 63 releases the next one counts, so that the receipt is another one.
+    local generation = math.floor(flags / 4) + 1
+    if generation == 64 then
+      generation = 0
+    else
+      count = math.max(count - 1, 0)
+    end
+    entry = string.char(flags % 4 + generation * 4) .. struct.pack('>I3', count) .. sub(entry, 5)
+    keep(entry, record, 'P')
+    released[i] = { rank_of(entry), entry }
+  end
+  -- The last one first: then each of the others is usually before all that is pending.
+  table.sort(released, function(one, other) return one[1] > other[1] end)
+  for _, one in ipairs(released) do
+    local own_rank, entry = one[1], one[2]
+    local at, behind = 0, nil
+    repeat
+      local some = call('LRANGE', PENDING, at, at == 0 and 0 or at + 99)
+      for _, other in ipairs(some) do
+        if rank_of(other) > own_rank then
+          behind = other
+          break
+        end
+      end
+      at = at + #some
+    until behind or #some == 0
+    if behind and at == 1 then
+      call('LPUSH', PENDING, entry)
+    elseif behind then
+      call('LINSERT', PENDING, 'BEFORE', behind, entry)
+    else
+      call('RPUSH', PENDING, entry)
+    end
+  end
+  woken = woken + #entries
 end
 
 -- A message is visible for the first time.

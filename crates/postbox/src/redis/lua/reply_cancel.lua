@@ -6,6 +6,7 @@ if state == 'cancelled' and found[3] == TOKEN then
 elseif state ~= 'pending' then
   return 0
 end
+make_room()
 call('HSET', ENTRY, 'state', 'cancelled', 'token', TOKEN)
 tell()
 return 1

@@ -6,6 +6,7 @@ elseif not found[1] or found[1] == 'gone' then
   call('ZREM', EXPIRIES, ID)
   return 0
 end
+make_room()
 call('HSET', ENTRY, 'state', 'gone', 'token', TOKEN)
 call('HDEL', ENTRY, 'value')
 call('PEXPIRE', ENTRY, GRACE)

@@ -7,6 +7,7 @@ if ARGV[5] == 'take' then
     -- Taken by this very call, whose answer was lost.
     state = 'resolved'
   elseif state == 'resolved' then
+    make_room()
     -- Its value stays for a minute, for this call alone.
     call('HSET', ENTRY, 'state', 'gone', 'token', TOKEN)
     call('PEXPIRE', ENTRY, GRACE)

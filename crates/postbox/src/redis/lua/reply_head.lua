@@ -3,10 +3,11 @@
 --   whoever brought it to its state, so that a call that is repeated is not refused.
 -- Entries go by themselves a minute after they have expired; `expiries` orders them by that moment.
 local ENTRY, EXPIRIES = KEYS[1], KEYS[2]
-local TOKEN, ID, PUBLISH, CHANNEL = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local TOKEN, ID, CLUSTER, CHANNEL = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- In a cluster channels belong to slots, from Redis 7 on, which is known by this number.
+local PUBLISH = CLUSTER == '1' and redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'
 local call = redis.call
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = math.floor(clock() / 2000)
 local GRACE = 60000
 
 local function state_of(entry, expires)
@@ -14,6 +15,11 @@ local function state_of(entry, expires)
     return nil
   end
   return tonumber(expires) <= now and 'expired' or entry
+end
+
+-- A write that needs no memory: after it a script may go on when the server has none left, and this one makes room.
+local function make_room()
+  call('HDEL', ENTRY, '')
 end
 
 local function tell()

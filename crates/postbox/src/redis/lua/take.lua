@@ -50,7 +50,7 @@ local function take()
         if flags + c1 + c2 + c3 == 0 then
           members[#members + 1] = 'L\0\0\0\1' .. sub(entry, 5)
         else
-          has_special = has_special or flags > 0
+          has_special = has_special or flags % 4 > 0
           local count = math.min(c1 * 65536 + c2 * 256 + c3 + 1, 16777215)
           members[#members + 1] = 'L' .. sub(entry, 1, 1) .. struct.pack('>I3', count) .. sub(entry, 5)
         end
@@ -87,6 +87,10 @@ local function next_due()
   end
   local soonest = call('ZRANGE', INVISIBLE, 0, 0, 'WITHSCORES')[2]
   local expiry = has_expiring and call('ZRANGE', KEYS[7], 0, 0, 'WITHSCORES')[2]
-  soonest = tonumber(soonest or expiry or -1)
-  return expiry and math.min(soonest, tonumber(expiry)) or soonest
+  soonest = math.min(tonumber(soonest or NEVER), tonumber(expiry or NEVER))
+  if idle then
+    -- A receiver that waits uses the mailbox.
+    soonest = math.min(soonest, now + idle * 1000)
+  end
+  return soonest < NEVER and soonest or -1
 end

@@ -6,9 +6,9 @@ use std::task::{Context, Wake, Waker};
 
 use super::*;
 
-/// Its kind, its number, whether it is plain.
+/// Its kind and its number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Piece(usize, usize, bool);
+struct Piece(usize, usize);
 
 impl Job for Piece {
     fn kind(&self) -> usize {
@@ -18,14 +18,6 @@ impl Job for Piece {
     fn weight(&self) -> (usize, usize) {
         (1, 0)
     }
-
-    fn is_plain(&self) -> bool {
-        self.2
-    }
-
-    fn brings(&self) -> usize {
-        usize::from(self.0 == IN_ORDER)
-    }
 }
 
 fn tray(slots: usize) -> Tray<Piece> {
@@ -33,7 +25,7 @@ fn tray(slots: usize) -> Tray<Piece> {
 }
 
 fn push(tray: &Tray<Piece>, kind: usize, many: usize) -> Vec<(Option<Slot>, bool)> {
-    (0..many).map(|number| tray.push(Piece(kind, number, true))).collect()
+    (0..many).map(|number| tray.push(Piece(kind, number))).collect()
 }
 
 fn kinds(jobs: &[Piece]) -> Vec<usize> {
@@ -48,9 +40,9 @@ fn a_request_takes_the_share_that_suits_the_crowd() {
         let tray = tray(1);
         push(&tray, 1, crowd);
         for share in shares {
-            assert_eq!(tray.take(0, true).0.len(), share, "of {crowd}");
+            assert_eq!(tray.take(0).0.len(), share, "of {crowd}");
         }
-        assert!(tray.take(0, true).0.is_empty());
+        assert!(tray.take(0).0.is_empty());
     }
 }
 
@@ -59,21 +51,22 @@ fn the_crowd_is_that_of_all_kinds_and_is_remembered_for_a_while() {
     let tray = tray(1);
     push(&tray, 1, 30);
     push(&tray, 2, 20);
-    assert_eq!(tray.take(0, true).0.len(), 25);
-    assert_eq!(tray.take(0, true).0.len(), 25);
+    let shares: Vec<_> = (0..3).map(|_| tray.take(0).0.len()).collect();
+    assert_eq!(shares, [25, 20, 5]);
     tray.ended(0, 50, Duration::ZERO);
     // All are between two operations; some come back sooner than others.
     push(&tray, 1, 30);
-    assert_eq!(tray.take(0, true).0.len(), 24);
-    assert_eq!(tray.take(0, true).0.len(), 6);
+    let share = tray.take(0).0.len();
+    assert_eq!(share, 24);
+    assert_eq!(tray.take(0).0.len(), 30 - share);
     tray.ended(0, 30, Duration::ZERO);
     for _ in 0..100 {
         push(&tray, 1, 1);
-        assert_eq!(tray.take(0, true).0.len(), 1);
+        assert_eq!(tray.take(0).0.len(), 1);
         tray.ended(0, 1, Duration::ZERO);
     }
     push(&tray, 1, 16);
-    assert_eq!(tray.take(0, true).0.len(), 8);
+    assert_eq!(tray.take(0).0.len(), 8);
 }
 
 #[test]
@@ -81,7 +74,7 @@ fn who_is_alone_and_has_quick_answers_may_stay_awake() {
     let tray = tray(1);
     let cycle = |many: usize, took: Duration| {
         let pushed = push(&tray, 0, many);
-        while !tray.take(0, true).0.is_empty() {
+        while !tray.take(0).0.is_empty() {
             tray.ended(0, 0, took);
         }
         tray.ended(0, many, took);
@@ -110,7 +103,7 @@ impl Wake for Counting {
 fn half_under_way(took: Duration) -> Tray<Piece> {
     let tray = tray(2);
     push(&tray, 1, 16);
-    assert_eq!((tray.take(0, true).0.len(), tray.take(1, true).0.len()), (8, 8));
+    assert_eq!((tray.take(0).0.len(), tray.take(1).0.len()), (8, 8));
     tray.ended(1, 8, took);
     tray
 }
@@ -154,19 +147,19 @@ fn a_request_that_found_nobody_lets_those_ask_who_are_answered_while_it_sleeps()
     let tray = tray(2);
     let mut context = Context::from_waker(Waker::noop());
     push(&tray, 1, 16);
-    assert_eq!((tray.take(0, true).0.len(), tray.take(1, true).0.len()), (8, 8));
+    assert_eq!((tray.take(0).0.len(), tray.take(1).0.len()), (8, 8));
     tray.ended(0, 8, Duration::ZERO);
     tray.ended(1, 8, Duration::ZERO);
     let mut gathering = pin!(tray.gather_for(Duration::ZERO, HOUR));
     assert!(gathering.as_mut().poll(&mut context).is_pending(), "nothing is under way, and nobody waits");
     push(&tray, 1, 8);
-    tray.take(0, true);
+    tray.take(0);
     assert!(gathering.as_mut().poll(&mut context).is_pending(), "it sleeps");
     tray.ended(0, 8, Duration::ZERO);
     assert!(gathering.as_mut().poll(&mut context).is_pending(), "they may ask at once");
     push(&tray, 1, 8);
     assert!(gathering.as_mut().poll(&mut context).is_ready());
-    assert_eq!(tray.take(1, true).0.len(), 8);
+    assert_eq!(tray.take(1).0.len(), 8);
 }
 
 #[test]
@@ -194,7 +187,7 @@ fn a_request_gathers_for_a_moment_where_answers_are_slow() {
     push(&tray, 1, 7);
     assert!(pin!(tray.gather_for(HOUR, Duration::ZERO)).poll(&mut context).is_pending(), "it lets others run");
     assert!(pin!(tray.gather_for(Duration::ZERO, HOUR)).poll(&mut context).is_ready(), "the moment is over");
-    assert_eq!(tray.take(1, true).0.len(), 7);
+    assert_eq!(tray.take(1).0.len(), 7);
 }
 
 #[test]
@@ -213,54 +206,34 @@ fn a_request_to_a_far_server_takes_all_that_it_may() {
     let tray = tray(1);
     tray.ended(0, 0, NEAR);
     push(&tray, 1, 300);
-    assert_eq!(tray.take(0, true).0.len(), 300);
+    assert_eq!(tray.take(0).0.len(), 300);
     push(&tray, 1, MOST_ENTRIES + 1);
-    assert_eq!(tray.take(0, true).0.len(), MOST_ENTRIES);
-    assert_eq!(tray.take(0, true).0.len(), 1);
-    assert!(tray.take(0, true).0.is_empty());
+    assert_eq!(tray.take(0).0.len(), MOST_ENTRIES);
+    assert_eq!(tray.take(0).0.len(), 1);
+    assert!(tray.take(0).0.is_empty());
 }
 
 #[test]
-fn kinds_are_mixed_where_they_can_be() {
+fn a_request_is_of_one_kind_and_each_kind_has_its_turn() {
     let tray = tray(1);
-    let fill = || (0..KINDS).for_each(|kind| drop(push(&tray, kind, 2)));
-    fill();
-    assert_eq!(kinds(&tray.take(0, true).0), [0, 0, 1, 1, 2, 2]);
-    tray.ended(0, 6, Duration::ZERO);
-    // Each kind is first in its turn, so none waits for ever.
-    fill();
-    let alone: Vec<_> = (0..KINDS).map(|_| kinds(&tray.take(0, false).0)).collect();
-    assert_eq!(alone, [[1, 1], [2, 2], [0, 0]]);
-}
-
-#[test]
-fn what_is_not_plain_goes_with_its_own_kind() {
-    let tray = tray(1);
-    push(&tray, 0, 1);
-    tray.push(Piece(0, 9, false));
-    push(&tray, 0, 1);
-    push(&tray, 1, 1);
-    assert_eq!(kinds(&tray.take(0, true).0), [0, 1], "up to the one that is not plain");
-    tray.ended(0, 2, Duration::ZERO);
-    push(&tray, 2, 1);
-    assert_eq!(kinds(&tray.take(0, true).0), [2]);
-    tray.ended(0, 1, Duration::ZERO);
-    push(&tray, 1, 1);
-    assert_eq!(tray.take(0, true).0, [Piece(0, 9, false), Piece(0, 0, true)], "in order, and nothing else");
+    (0..KINDS).for_each(|kind| drop(push(&tray, kind, 2)));
+    let requests: Vec<_> = (0..KINDS).map(|_| kinds(&tray.take(0).0)).collect();
+    assert_eq!(requests, [[0, 0], [1, 1], [2, 2]]);
+    assert!(tray.take(0).0.is_empty());
 }
 
 #[test]
 fn one_request_at_a_time_has_what_must_arrive_in_order() {
     let tray = tray(2);
     assert_eq!(push(&tray, 0, 1), [(Some(0), true)]);
-    assert_eq!(tray.take(0, true).0.len(), 1);
+    assert_eq!(tray.take(0).0.len(), 1);
     assert_eq!(push(&tray, 0, 2), [(None, false); 2], "it would have nothing to do");
     assert_eq!(push(&tray, 1, 1), [(Some(1), false)]);
-    assert_eq!(kinds(&tray.take(1, true).0), [1]);
+    assert_eq!(kinds(&tray.take(1).0), [1]);
     tray.ended(1, 1, Duration::ZERO);
-    assert!(tray.take(1, true).0.is_empty());
+    assert!(tray.take(1).0.is_empty());
     tray.ended(0, 1, Duration::ZERO);
-    assert_eq!(kinds(&tray.take(0, true).0), [0, 0]);
+    assert_eq!(kinds(&tray.take(0).0), [0, 0]);
 }
 
 #[test]
@@ -268,47 +241,10 @@ fn as_many_work_as_there_are_slots_and_nothing_is_left_to_nobody() {
     let tray = tray(2);
     let starts: Vec<_> = push(&tray, 1, 40).into_iter().filter_map(|(slot, _)| slot).collect();
     assert_eq!(starts, [0, 1]);
-    assert_eq!(tray.take(0, true).0.len(), 20);
-    assert_eq!(tray.take(1, true).0.len(), 20);
+    assert_eq!(tray.take(0).0.len(), 20);
+    assert_eq!(tray.take(1).0.len(), 20);
     tray.ended(1, 20, Duration::ZERO);
-    assert_eq!(tray.take(1, true), (vec![], None));
+    assert_eq!(tray.take(1), (vec![], None));
     tray.ended(0, 20, Duration::ZERO);
-    assert_eq!(tray.take(0, true), (vec![], None));
-    // While it is held nobody starts; whoever takes then starts another one, if there is more than its share.
-    assert_eq!(push(&tray, 0, 1)[0].0, Some(0));
-    assert_eq!(tray.hold(0), 1);
-    assert!(push(&tray, 1, 40).iter().all(|(slot, _)| slot.is_none()));
-    let (jobs, other) = tray.take(0, true);
-    assert_eq!((jobs.len(), other), (20, Some(1)));
-}
-
-#[test]
-fn who_is_done_meanwhile_takes_nothing_from_the_one_that_holds() {
-    let tray = tray(2);
-    assert_eq!(push(&tray, 2, 1)[0].0, Some(0));
-    assert_eq!(tray.take(0, true).0.len(), 1);
-    assert_eq!(push(&tray, 0, 1)[0].0, Some(1));
-    assert_eq!(tray.hold(1), 1);
-    push(&tray, 1, 1);
-    tray.ended(0, 1, Duration::ZERO);
-    assert_eq!(tray.hold(0), 0);
-    assert_eq!(tray.take(0, true), (vec![], None));
-    let (jobs, other) = tray.take(1, true);
-    assert_eq!((kinds(&jobs), other), (vec![0, 1], None));
-    assert_eq!(push(&tray, 2, 1)[0].0, Some(0));
-}
-
-#[test]
-fn nothing_is_held_back_for_those_who_wait_if_nothing_comes_for_them() {
-    let tray = tray(2);
-    assert_eq!(tray.hold(0), 0);
-    push(&tray, 1, 1);
-    assert_eq!(tray.hold(0), 0);
-    assert!(!tray.take(0, true).0.is_empty());
-    tray.push(Piece(0, 0, false));
-    assert_eq!(tray.hold(0), 0);
-    assert!(!tray.take(1, true).0.is_empty());
-    tray.ended(1, 1, Duration::ZERO);
-    assert!(tray.take(1, true).0.is_empty());
-    assert_eq!(push(&tray, 2, 1), [(Some(1), false)], "nobody is held back");
+    assert_eq!(tray.take(0), (vec![], None));
 }

@@ -234,7 +234,7 @@ fn a_uri_that_is_wrong_says_what_is_allowed() {
         ("redis://:6379/jobs", &["host:port"]),
         ("redis://h/two words", &["mailbox name", "two words", "1 to 80"]),
         ("redis://h/jobs?tiemout=1", &["tiemout", "timeout"]),
-        ("redis://h/jobs?max_size=0", &["max_size", "0", "1 or more"]),
+        ("redis://h/jobs?max_size=0", &["max_size", "0", "1 to "]),
     ];
     let redis = Redis::start();
     for (uri, words) in cases {

@@ -1,9 +1,7 @@
 //! Redis with faults: replies that are lost, networks and servers that fail, errors, places, and waiting.
 
 mod errors;
-mod exchange;
 mod failover;
-mod handover;
 mod lost_replies;
 mod meta;
 mod network;
