@@ -76,7 +76,7 @@ impl RedisBackend {
     }
 
     /// The same, with a time that tests move: the number in the key `postbox:test:time` of the database, in half microseconds
-    /// since 1970. Each script sees a time that is one later than that of the script before. One server only, no cluster.
+    /// since 1970. Each script sees a time half a millisecond later than the script before. One server only, no cluster.
     ///
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
