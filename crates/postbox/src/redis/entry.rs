@@ -21,7 +21,7 @@ pub(super) fn moment(halves: u64) -> Moment {
 }
 
 /// The bits of the last eight bytes that are the moment of sending; the others are the upper part of the rank.
-const SENT: u64 = (1 << 52) - 1;
+const SENT: u64 = (1 << 53) - 1;
 
 fn number<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().expect("an entry is of a fixed length")

@@ -4,10 +4,10 @@
 -- An entry is 32 bytes: flags (1), how often delivered (3), id (16), rank and time of sending (12).
 --   flags   1: expires, 2: has a group; the upper six bits count how often the message was released since it got its rank, so
 --           that no two deliveries have the same entry
---   rank    44 bits: orders what is pending; a message gets the next number when it becomes visible. The lower 32 bits are the
---           first four of the twelve bytes, the upper 12 bits the first ones of the eight bytes behind them
---   time    the other 52 bits of the eight bytes
---   pending    list    entries that can be delivered, in order; an entry whose data is gone is skipped (a tombstone)
+--   rank    43 bits: orders what is pending; a message gets the next number when it becomes visible. The lower 32 bits are the
+--           first four of the twelve bytes, the upper 11 bits the first ones of the eight bytes behind them
+--   time    the other 53 bits of the eight bytes
+--   pending    list    entries that can be delivered, in order; one whose message has expired is skipped (a tombstone)
 --   invisible  zset    a letter and an entry, by the moment at which it ends: L leased, D delayed, R given back with a delay
 --   data       hash    id -> message
 --   meta       hash    `made` once the mailbox exists: its settings; `tombs`: the number of tombstones; `due`: nothing in
@@ -104,22 +104,24 @@ end
 -- An entry with the next rank, which is now visible.
 local function ranked(entry)
   rank, is_ranked = rank + 1, true
-  local upper = math.floor(rank / 4294967296)
+  local upper = math.floor(rank / 4294967296) % 2048
   return string.char(byte(entry, 1) % 4) .. sub(entry, 2, 20) .. struct.pack('>I4', rank % 4294967296)
-    .. string.char(math.floor(upper / 16), upper % 16 * 16 + byte(entry, 26) % 16) .. sub(entry, 27)
+    .. string.char(math.floor(upper / 8), upper % 8 * 32 + byte(entry, 26) % 32) .. sub(entry, 27)
 end
 
 -- The end of every verb: the operation is remembered, those who wait are told, what is idle later lives on.
 local function finish(result)
-  if result then
-    local fields = { OP, TOKEN .. seconds .. result }
-    if is_looked_at then
-      fields[3], fields[4] = 'due', string.format('%d', due)
-    end
-    if is_ranked then
-      fields[#fields + 1], fields[#fields + 2] = 'rank', string.format('%d', rank)
-    end
+  local fields = result and { OP, TOKEN .. seconds .. result } or {}
+  if is_looked_at and made then
+    fields[#fields + 1], fields[#fields + 2] = 'due', string.format('%d', due)
+  end
+  if is_ranked then
+    fields[#fields + 1], fields[#fields + 2] = 'rank', string.format('%d', rank)
+  end
+  if #fields > 0 then
     redis.pcall('HSET', META, unpack(fields))
+  end
+  if result then
     if not last or sub(last, 9, 16) ~= sub(seconds, 1, 8) then
       -- Clients that are gone are forgotten: a part of them now, the next one at the next time.
       local page = redis.pcall('HSCAN', META, call('HGET', META, 'swept') or '0', 'MATCH', 'op:*', 'COUNT', '100')
@@ -165,6 +167,23 @@ local function is_due()
     is_looked_at = true
   end
   return has_expiring or due <= now
+end
+
+-- Which of these entries are of messages that can be delivered: their bodies, and false for tombstones. A message that expired
+-- leaves its entry behind, and its id may be used again; so the record of one that expires names its entry.
+local function bodies_of(entries)
+  local ids = {}
+  for i = 1, #entries do
+    ids[i] = sub(entries[i], 5, 20)
+  end
+  local found = call('HMGET', DATA, unpack(ids))
+  for i = 1, #entries do
+    if found[i] and byte(entries[i], 1) % 2 == 1 then
+      local packed = call('HGET', KEYS[6], ids[i])
+      found[i] = packed and cmsgpack.unpack(packed).e == entries[i] and found[i]
+    end
+  end
+  return found
 end
 
 -- Members of `invisible` with their moments, of which none is before the first.

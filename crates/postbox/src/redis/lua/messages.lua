@@ -141,7 +141,7 @@ end
 local function release(entries)
   local function rank_of(entry)
     local upper, next = byte(entry, 25, 26)
-    return (upper * 16 + math.floor(next / 16)) * 4294967296 + struct.unpack('>I4', entry, 21)
+    return (upper * 8 + math.floor(next / 32)) * 4294967296 + struct.unpack('>I4', entry, 21)
   end
   local released = {}
   for i, entry in ipairs(entries) do

@@ -9,11 +9,7 @@ while #entries < most do
     break
   end
   at = at + #some
-  local ids = {}
-  for i = 1, #some do
-    ids[i] = id_of(some[i])
-  end
-  local found = call('HMGET', DATA, unpack(ids))
+  local found = bodies_of(some)
   for i = 1, #some do
     if found[i] and #entries < most then
       entries[#entries + 1], bodies[#bodies + 1] = some[i], found[i]

@@ -38,11 +38,7 @@ local function take()
     if not entries then
       break
     end
-    local ids = {}
-    for i = 1, #entries do
-      ids[i] = sub(entries[i], 5, 20)
-    end
-    local found = call('HMGET', DATA, unpack(ids))
+    local found = bodies_of(entries)
     for i = 1, #entries do
       if found[i] then
         local entry = entries[i]
