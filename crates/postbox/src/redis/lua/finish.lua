@@ -46,7 +46,7 @@ for i = 6, #ARGV, step do
         bury(entry, record, argument)
       elseif act == 'U' then
         if record and record.x and record.x <= now then
-          forget(entry, record)
+          expire_later(entry, record)
         else
           released[#released + 1] = entry
         end
@@ -69,6 +69,7 @@ for i = 6, #ARGV, step do
 end
 flush()
 release(released)
+expire()
 results = table.concat(results)
 finish(results)
 return results

@@ -49,12 +49,14 @@ local function prefix_of(group)
   return struct.pack('>I4', #group) .. group
 end
 
--- Whether a message may not be delivered, and why: its deliveries are spent, or its time is up.
-local function end_of(entry, record)
-  if max_deliveries and struct.unpack('>I3', entry, 2) >= max_deliveries then
-    return 'spent'
-  end
-  return record and record.x and record.x <= now and 'expired' or nil
+local function is_spent(entry)
+  return max_deliveries and struct.unpack('>I3', entry, 2) >= max_deliveries
+end
+
+-- A message that has expired goes with the others that have, in the order of those moments: `expire` does it.
+local function expire_later(entry, record)
+  call('ZADD', EXPIRING, record.x, id_of(entry))
+  keep(entry, record, 'X')
 end
 
 -- Takes out what is stored of a message.
@@ -97,14 +99,10 @@ local function go_on(group)
     call('ZREM', BEHIND, next)
     local entry = sub(next, #prefix + 9)
     local record = record_of(entry)
-    local ended = end_of(entry, record)
-    if not ended then
+    if not is_spent(entry) then
       return show(entry, record)
-    elseif ended == 'spent' then
-      inter(entry, record, SPENT)
-    else
-      drop(entry, record)
     end
+    inter(entry, record, SPENT)
   end
 end
 
@@ -127,13 +125,12 @@ end
 
 -- A message can be delivered, unless its deliveries are spent or its time is up.
 local function surface(entry, record)
-  local ended = end_of(entry, record)
-  if not ended then
-    show(entry, record)
-  elseif ended == 'spent' then
+  if is_spent(entry) then
     bury(entry, record, SPENT)
+  elseif record and record.x and record.x <= now then
+    expire_later(entry, record)
   else
-    forget(entry, record)
+    show(entry, record)
   end
 end
 
@@ -197,6 +194,34 @@ local function join(entry, record)
   surface(entry, record)
 end
 
+-- Lets go what has expired, in the order of those moments.
+local function expire()
+  while has_expiring do
+    local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, 500)
+    if #expired == 0 then
+      break
+    end
+    call('ZREM', EXPIRING, unpack(expired))
+    for _, id in ipairs(expired) do
+      local packed = call('HGET', SPECIAL, id)
+      local record = packed and cmsgpack.unpack(packed)
+      -- While it is being delivered it stays; what comes back is looked at then.
+      if record and record.s ~= 'L' then
+        if record.s == 'P' then
+          call('HINCRBY', META, 'tombs', 1)
+        elseif record.s == 'B' then
+          call('ZREM', BEHIND, record.m)
+        elseif record.s ~= 'X' then
+          call('ZREM', INVISIBLE, record.s .. record.e)
+          call('HDEL', DELAYED, id)
+        end
+        forget(record.e, record)
+      end
+    end
+    flush()
+  end
+end
+
 -- Does what is due: ends leases and delays, in the order of their moments, then lets go what has expired.
 local function promote()
   if not is_due() then
@@ -223,30 +248,7 @@ local function promote()
     end
   until #ended < 500
   is_due()
-  while has_expiring do
-    local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, 500)
-    if #expired == 0 then
-      break
-    end
-    call('ZREM', EXPIRING, unpack(expired))
-    for _, id in ipairs(expired) do
-      local packed = call('HGET', SPECIAL, id)
-      local record = packed and cmsgpack.unpack(packed)
-      -- While it is being delivered it stays; what comes back is looked at then.
-      if record and record.s ~= 'L' then
-        if record.s == 'P' then
-          call('HINCRBY', META, 'tombs', 1)
-        elseif record.s == 'B' then
-          call('ZREM', BEHIND, record.m)
-        else
-          call('ZREM', INVISIBLE, record.s .. record.e)
-          call('HDEL', DELAYED, id)
-        end
-        forget(record.e, record)
-      end
-    end
-    flush()
-  end
+  expire()
 end
 
 local function total()
