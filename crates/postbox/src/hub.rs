@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -30,6 +30,8 @@ impl<K> Default for Hubs<K> {
 /// Those who wait for one thing. What happens is counted, so that nothing between a look and a wait is missed.
 #[derive(Default)]
 pub(crate) struct Hub {
+    /// How many wait here. Changed under the lock of the map.
+    users: AtomicUsize,
     generation: AtomicU64,
     waiting: WaitQueue<ThreadSafe>,
 }
@@ -46,7 +48,10 @@ impl<K: Clone + Eq + Hash> Hubs<K> {
     }
 
     pub(crate) fn get(&self, key: &K) -> Arc<Hub> {
-        Arc::clone(self.lock().entry(key.clone()).or_default())
+        let mut hubs = self.lock();
+        let hub = hubs.entry(key.clone()).or_default();
+        hub.users.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(hub)
     }
 
     #[cfg(feature = "redis")]
@@ -54,11 +59,10 @@ impl<K: Clone + Eq + Hash> Hubs<K> {
         self.lock().contains_key(key)
     }
 
-    /// Forgets a hub that only the caller has.
-    pub(crate) fn put_back(&self, key: &K, hub: Arc<Hub>) {
+    /// Ends what [`get`](Self::get) began. The last user takes the hub out of the map.
+    pub(crate) fn put_back(&self, key: &K, hub: &Hub) {
         let mut hubs = self.lock();
-        drop(hub);
-        if hubs.get(key).is_some_and(|hub| Arc::strong_count(hub) == 1) {
+        if hub.users.fetch_sub(1, Ordering::Relaxed) == 1 {
             hubs.remove(key);
         }
     }
@@ -114,7 +118,7 @@ impl<P: Watched, K: Clone + Eq + Hash> Drop for Waits<P, K> {
     fn drop(&mut self) {
         self.place.end_waiting();
         if let Some(hub) = self.hub.take() {
-            (self.hubs)(&self.place).put_back(&self.key, hub);
+            (self.hubs)(&self.place).put_back(&self.key, &hub);
         }
     }
 }

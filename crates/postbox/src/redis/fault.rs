@@ -29,8 +29,19 @@ enum FaultKind {
     Refused,
 }
 
+/// The codes of refusals within scripts. Redis 6.2 reports such a refusal as an error of the script, with the code in its
+/// text.
+const WITHIN_SCRIPTS: [&str; 5] = ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "NOPERM"];
+
+fn code_of(error: &RedisError) -> String {
+    let code = error.code().unwrap_or_default().trim_start_matches('-');
+    let detail = error.detail().unwrap_or_default();
+    let within = WITHIN_SCRIPTS.iter().find(|code| detail.contains(&format!("-{code} ")));
+    within.copied().unwrap_or(code).to_string()
+}
+
 pub(super) fn fault_of(error: &RedisError) -> Fault {
-    let kind = match (error.kind(), error.code().unwrap_or_default()) {
+    let kind = match (error.kind(), code_of(error).as_str()) {
         (_, "OOM") => FaultKind::Full,
         (_, "READONLY") => FaultKind::ReadOnly,
         (_, "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "ASK" | "BUSY" | "NOREPLICAS" | "MISCONF") => {
@@ -91,7 +102,7 @@ impl Fault {
     }
 
     pub(super) fn explain(self, place: &str, error: RedisError) -> Error {
-        let code = error.code().unwrap_or_default();
+        let code = code_of(&error);
         let hint = match (self.kind, error.kind()) {
             (FaultKind::Broken, _) if place.starts_with("rediss:") => "cannot be reached, or does not answer by TLS",
             (FaultKind::Broken, _) => "cannot be reached, or does not answer",
@@ -99,7 +110,7 @@ impl Fault {
             (FaultKind::ReadOnly, _) => "is a replica; connect to the primary",
             (FaultKind::Full, _) => "has no memory left",
             (_, ErrorKind::AuthenticationFailed) => "refuses the user or the password",
-            _ if matches!(code, "NOAUTH" | "WRONGPASS") => "refuses the user or the password",
+            _ if matches!(code.as_str(), "NOAUTH" | "WRONGPASS") => "refuses the user or the password",
             _ if code == "NOPERM" => "does not permit this user to do that",
             (FaultKind::Moved, _) => "is part of a cluster; write redis+cluster://",
             (_, ErrorKind::RESP3NotSupported) => "is too old; Redis 6.2 or later is needed",

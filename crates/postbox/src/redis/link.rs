@@ -61,9 +61,11 @@ impl Default for Manners {
     }
 }
 
-/// A server that does not answer the first attempt for so long has lost the connection. Each further attempt may take twice as long
-/// as the one before: what is large takes its time on the way.
+/// The first attempt of an operation ends after this time, since the connection may be dead. A further attempt, and an attempt
+/// with a large request, may take all the time that the operation has left: large messages take long on a slow network.
 const ATTEMPT: Duration = Duration::from_secs(3);
+/// A request of at least this size is large.
+const LARGE: usize = 1 << 20;
 /// So often a connection over which nothing but waiting goes is tried.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
@@ -104,8 +106,11 @@ enum Use {
 struct Wire {
     number: u64,
     kind: Kind,
-    /// An answer that takes longer does not come.
+    /// An attempt ends after this time.
     longest: Duration,
+    /// How many attempts are under way that may take long. While there is one, the connection is not given up because an answer
+    /// behind it is late.
+    long_attempts: Arc<AtomicUsize>,
     /// Whether channels belong to slots.
     is_sharded: bool,
 }
@@ -267,7 +272,7 @@ impl Link {
                 let mut cluster = builder()
                     .use_protocol(redis::ProtocolVersion::RESP3)
                     .connection_timeout(ATTEMPT)
-                    .response_timeout(self.longest(u32::MAX))
+                    .response_timeout(self.longest(true, self.manners.patience))
                     .retries(4);
                 if is_news {
                     cluster = cluster.push_sender(pushed);
@@ -275,19 +280,19 @@ impl Link {
                 Kind::Cluster(cluster.build()?.get_async_connection().await?)
             }
         };
-        let mut wire = Wire { number, kind, longest: self.longest(0), is_sharded: false };
+        let mut wire = Wire { number, kind, longest: self.longest(false, ATTEMPT), long_attempts: Arc::default(), is_sharded: false };
         self.inspect(&mut wire).await?;
         Ok(wire)
     }
 
-    /// How long an answer may take after so many attempts that took too long. Never longer than an operation may.
-    fn longest(&self, too_long: u32) -> Duration {
+    /// How long an attempt may take, of an operation that has this much time left.
+    fn longest(&self, is_long: bool, left: Duration) -> Duration {
         let replicas = match self.manners.min_replicas {
             0 => Duration::ZERO,
             _ => self.manners.replica_timeout + Duration::from_secs(1),
         };
-        let grown = ATTEMPT.saturating_mul(1 << too_long.min(16));
-        grown.min(self.manners.patience.max(ATTEMPT)).max(replicas)
+        let least = if is_long { left.max(ATTEMPT) } else { ATTEMPT };
+        least.max(replicas)
     }
 
     /// Tells scripts whether they run in a cluster.
@@ -379,8 +384,9 @@ impl Link {
 
     /// Runs a script, again if its answer is lost.
     pub(super) async fn run(self: &Arc<Self>, call: ScriptCall) -> Result<Value, Fault> {
+        let is_large = call.size() >= LARGE;
         let call = Arc::new(call);
-        self.patiently(Use::Commands, move |wire| {
+        self.patiently(Use::Commands, is_large, move |wire| {
             let call = Arc::clone(&call);
             async move { wire.run(&call).await }
         })
@@ -391,8 +397,9 @@ impl Link {
     pub(super) async fn run_durably(self: &Arc<Self>, call: ScriptCall) -> Result<(Value, u32), Fault> {
         let (replicas, timeout) = (self.manners.min_replicas, self.manners.replica_timeout.as_millis() as u64);
         let wait = cmd("WAIT").arg(replicas).arg(timeout).to_owned();
+        let is_large = call.size() >= LARGE;
         let both = Arc::new((call, wait));
-        self.patiently(Use::Durable, move |wire| {
+        self.patiently(Use::Durable, is_large, move |wire| {
             let both = Arc::clone(&both);
             async move {
                 let answer = wire.run(&both.0).await?;
@@ -406,7 +413,7 @@ impl Link {
     /// One command, as often as it takes.
     pub(super) async fn command(self: &Arc<Self>, command: &Cmd) -> Result<Value, Fault> {
         let command = Arc::new(command.clone());
-        self.patiently(Use::Commands, move |wire| {
+        self.patiently(Use::Commands, false, move |wire| {
             let command = Arc::clone(&command);
             async move { wire.ask(&command).await }
         })
@@ -416,31 +423,37 @@ impl Link {
     async fn patiently<T, F: Future<Output = RedisResult<T>> + Send>(
         self: &Arc<Self>,
         purpose: Use,
+        is_large: bool,
         mut act: impl FnMut(Wire) -> F + Send,
     ) -> Result<T, Fault> {
         let _under_way = UnderWay::begin();
         let end = Instant::now() + self.manners.patience;
-        let (mut failures, mut too_long) = (0, 0);
+        let (mut failures, mut is_long) = (0, is_large);
         loop {
             let (error, number) = match self.wire(purpose).await {
                 Ok(mut wire) => {
                     let number = wire.number;
-                    wire.longest = self.longest(too_long);
+                    let long_attempts = Arc::clone(&wire.long_attempts);
+                    let _long_attempt = is_long.then(|| LongAttempt::begin(&long_attempts));
+                    wire.longest = self.longest(is_long, end.saturating_duration_since(Instant::now()));
                     match act(wire).await {
                         // What comes over a connection that was given up meanwhile is not believed.
                         Ok(answer) if self.is_good(number, purpose) => return Ok(answer),
                         Ok(_) => (std::io::Error::from(std::io::ErrorKind::NotConnected).into(), Some(number)),
+                        Err(error) if error.is_timeout() && !is_long && long_attempts.load(Ordering::SeqCst) > 0 => {
+                            (error, None)
+                        }
                         Err(error) => (error, Some(number)),
                     }
                 }
                 Err(error) => (error, None),
             };
+            is_long |= error.is_timeout();
             let fault = match self.target {
                 Target::Cluster(_) => fault_of(&error).in_cluster(),
                 _ => fault_of(&error),
             };
             if let Some(number) = number.filter(|_| fault.breaks_connection()) {
-                too_long += u32::from(error.is_timeout());
                 self.lost(number, purpose, error.is_timeout());
             }
             if !fault.may_pass() || Instant::now() >= end {
@@ -462,7 +475,7 @@ impl Link {
             return Ok(());
         }
         let subscribed = self
-            .patiently(Use::News, |wire| {
+            .patiently(Use::News, false, |wire| {
                 let (link, channel) = (Arc::clone(self), channel.to_string());
                 async move {
                     let _one_at_a_time = link.subscribing.lock().await;
@@ -500,6 +513,22 @@ impl Link {
             }
             let _ = wire.subscribe(&channel, false).await;
         });
+    }
+}
+
+/// An attempt that may take long is under way, until this is dropped.
+struct LongAttempt(Arc<AtomicUsize>);
+
+impl LongAttempt {
+    fn begin(attempts: &Arc<AtomicUsize>) -> Self {
+        attempts.fetch_add(1, Ordering::SeqCst);
+        LongAttempt(Arc::clone(attempts))
+    }
+}
+
+impl Drop for LongAttempt {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

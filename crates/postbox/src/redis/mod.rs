@@ -39,6 +39,9 @@ use crate::network;
 use crate::operation::Answer;
 use crate::reply_store::ReplyStore;
 
+/// The largest body and headers.
+const MAX_MESSAGE_SIZE: usize = 128 << 20;
+
 /// Mailboxes on Redis. `redis://host:6379/mailbox` opens one of them.
 ///
 /// ```no_run
@@ -141,8 +144,8 @@ impl Backend for RedisBackend {
     }
 
     fn limits(&self) -> Limits {
-        // What a server takes as one value, less what travels with a body.
-        Limits { max_message_size: Some((512 << 20) - (64 << 10)), ..Limits::generous() }
+        // Less than a server takes as one value, so that a message arrives within the usual timeout.
+        Limits { max_message_size: Some(MAX_MESSAGE_SIZE), ..Limits::generous() }
     }
 
     fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {

@@ -76,6 +76,12 @@ pub(super) struct ScriptCall {
 }
 
 impl ScriptCall {
+    /// How many bytes its arguments have.
+    pub(super) fn size(&self) -> usize {
+        let of = |argument: redis::Arg<&[u8]>| if let redis::Arg::Simple(bytes) = argument { bytes.len() } else { 0 };
+        self.command.args_iter().map(of).sum()
+    }
+
     /// The same with the source, for a server that does not know it yet.
     pub(super) fn with_source(&self) -> Cmd {
         let mut command = Cmd::new();

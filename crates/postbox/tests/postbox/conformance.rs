@@ -142,8 +142,8 @@ struct MovedTime {
 }
 
 impl MovedTime {
-    fn new() -> Self {
-        let redis = postbox_test_servers::Redis::start();
+    fn new(version: postbox_test_servers::RedisVersion) -> Self {
+        let redis = postbox_test_servers::Redis::builder().version(version).start();
         // Far behind the server's own clock, which removes keys: here only scripts do that.
         redis.command(&["SET", "postbox:test:time", "8000000000000000"]);
         let client = postbox::redis::client::Client::open(redis.url()).unwrap();
@@ -166,13 +166,29 @@ impl Harness for MovedTime {
     }
 }
 
+/// How many random cases there are, unless a variable says it.
+fn cases(usual: u32) -> u32 {
+    std::env::var("POSTBOX_PROPERTY_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
 mod redis_moved_time {
     use super::*;
 
+    use postbox_test_servers::RedisVersion;
+
     #[test]
     fn random_operations_do_as_the_ledger() {
-        let cases = std::env::var("POSTBOX_PROPERTY_CASES").ok().and_then(|cases| cases.parse().ok());
-        postbox::conformance::property(&MovedTime::new(), cases.unwrap_or(300));
+        postbox::conformance::property(&MovedTime::new(RedisVersion::System), cases(300));
+    }
+
+    #[test]
+    fn random_operations_do_as_the_ledger_on_redis_6() {
+        postbox::conformance::property(&MovedTime::new(RedisVersion::Redis62), cases(100));
+    }
+
+    #[test]
+    fn random_operations_do_as_the_ledger_on_valkey() {
+        postbox::conformance::property(&MovedTime::new(RedisVersion::Valkey9), cases(100));
     }
 }
 

@@ -2,11 +2,13 @@
 
 mod errors;
 mod failover;
+mod large;
 mod lost_replies;
 mod meta;
 mod network;
 mod places;
 mod servers;
+mod versions;
 mod waiting;
 mod work;
 
