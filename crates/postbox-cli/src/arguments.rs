@@ -76,12 +76,15 @@ pub(crate) enum Command {
     },
     /// Shows what Postbox is for: workers answer requests, one is killed, nothing is lost
     Demo(Demo),
-    /// Measures send, receive, acknowledge on the mailbox that --url names (a new one is best)
+    /// Measures send, receive, acknowledge in the store that --url names
+    ///
+    /// The benchmark creates a mailbox of its own, named after the one in --url (default-bench-1a2b3c4d5e6f), and deletes it at
+    /// the end, after an error and on Ctrl-C. It does not read or change the messages of any other mailbox.
     Bench {
-        /// So many cycles at a time
+        /// Number of cycles that run at the same time
         #[arg(long, default_value_t = 64, value_parser = number::<usize>)]
         concurrency: usize,
-        /// For so long
+        /// How long to measure
         #[arg(long, default_value = "3s", value_name = "TIME", value_parser = duration)]
         time: Duration,
     },

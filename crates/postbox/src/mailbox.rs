@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::address::MailboxName;
 use crate::backend::{Batch, Counts, Delivery, Limits, Receipt};
 use crate::codec::{Decode, Encode, Json};
+use crate::connection::Connection;
 use crate::core::Core;
 use crate::dead_letters::DeadLetters;
 use crate::dispatcher::MailboxEvent;
@@ -237,6 +238,26 @@ impl<T, R, C> Mailbox<T, R, C> {
                 Err(error) => Answer::ready(Err(error)),
             })
         })
+    }
+
+    /// The connection of this mailbox, to open other mailboxes in the same store. Mailboxes that it opens have the prefix of
+    /// this one and none of its other options.
+    ///
+    /// ```
+    /// use postbox::Mailbox;
+    ///
+    /// let jobs: Mailbox<String> = postbox::open("memory://doc-connection").blocking()?;
+    /// let results: Mailbox<String> = jobs.connection().mailbox("doc-connection-results")?;
+    /// results.send(&"done".to_string()).blocking()?;
+    /// # results.purge().blocking()?;
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    pub fn connection(&self) -> Connection {
+        let connection = Connection::from_arc(Arc::clone(&self.core.backend));
+        match self.core.name.prefix() {
+            Some(prefix) => connection.prefix(prefix),
+            None => connection,
+        }
     }
 
     /// How many messages are where.

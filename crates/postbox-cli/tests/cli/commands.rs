@@ -138,6 +138,34 @@ fn what_is_wrong_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_benchmark_leaves_the_messages_of_the_user_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    piped(folder.path(), &["send", "--lines"], "one\ntwo\nthree\n");
+    let report = ok(folder.path(), &["bench", "--time", "200ms", "--concurrency", "2", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["cycles"].as_u64() > Some(0), "{report}");
+    assert_eq!(ok(folder.path(), &["list"]), "default\n", "the benchmark's mailbox is deleted");
+    assert_eq!(ok(folder.path(), &["stats"]), "default: 3 ready, 0 delayed, 0 in flight, 0 dead\n");
+    let message: serde_json::Value = serde_json::from_str(&ok(folder.path(), &["receive", "--json"])).unwrap();
+    assert_eq!((message["body"].as_str(), message["delivery_count"].as_u64()), (Some("one"), Some(1)));
+}
+
+#[test]
+fn a_benchmark_that_fails_deletes_its_mailbox() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), &["send", "mine"]);
+    let file = ::postbox::rusqlite::Connection::open(folder.path().join("postbox.db")).unwrap();
+    file.execute_batch(
+        "CREATE TRIGGER refuses BEFORE INSERT ON message BEGIN SELECT RAISE(ABORT, 'refused by the test'); END",
+    )
+    .unwrap();
+    let failed = run(folder.path(), &["bench", "--time", "1h", "--concurrency", "2"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(err(&failed).contains("refused by the test"), "{}", err(&failed));
+    assert_eq!(ok(folder.path(), &["list"]), "default\n");
+}
+
+#[test]
 fn the_demo_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let report = ok(folder.path(), &["demo", "--requests", "600", "--workers", "2", "--json"]);

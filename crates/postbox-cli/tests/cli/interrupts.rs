@@ -183,3 +183,24 @@ fn interrupted_while_it_prints_it_gives_back_what_was_not_printed() {
     all.extend(printed);
     assert_eq!(all.into_iter().collect::<BTreeSet<u32>>().len(), 200);
 }
+
+#[test]
+fn an_interrupted_benchmark_deletes_its_mailbox() {
+    for signal in ["-INT", "-TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        ok(folder.path(), &["send", "mine"]);
+        let mut bench = postbox(folder.path())
+            .args(["bench", "--time", "1h", "--concurrency", "2"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while ok(folder.path(), &["list"]).lines().count() != 2 {
+            assert!(bench.try_wait().unwrap().is_none(), "the benchmark has ended");
+        }
+        assert!(Command::new("kill").args([signal, &bench.id().to_string()]).status().unwrap().success());
+        assert_eq!(bench.wait().unwrap().code(), Some(130), "{signal}");
+        assert_eq!(ok(folder.path(), &["list"]), "default\n", "{signal}");
+        assert_eq!(ok(folder.path(), &["receive"]), "mine\n");
+    }
+}
