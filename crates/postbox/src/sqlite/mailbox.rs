@@ -97,7 +97,7 @@ impl SqliteMailbox {
         })
     }
 
-    /// Takes what is there. What nobody waits for any more is given back.
+    /// Takes what is there. What nobody waits for any more is released.
     fn attempt(&self, request: Receive) -> Answer<Result<(Vec<Delivery>, Option<Duration>), Error>> {
         let act = self.within(move |desk, name| {
             let (deliveries, due) = desk.receive(name, request.max, request.visibility)?;
@@ -111,7 +111,7 @@ impl SqliteMailbox {
             }
             in_background(queue.ask(move |desk| {
                 for delivery in &deliveries {
-                    desk.give_back(&name, &delivery.receipt_handle, Duration::ZERO)?;
+                    desk.release(&name, &delivery.receipt_handle)?;
                 }
                 Ok(())
             }));
@@ -175,7 +175,7 @@ impl ByteMailbox for SqliteMailbox {
             |desk, name, (receipt, visibility)| match *visibility {
                 Visibility::Return(after) => desk.give_back(name, &receipt.handle, after),
                 Visibility::Extend(by) => desk.extend(name, &receipt.handle, by),
-                Visibility::Release => desk.give_back(name, &receipt.handle, Duration::ZERO),
+                Visibility::Release => desk.release(name, &receipt.handle),
             },
         )
     }

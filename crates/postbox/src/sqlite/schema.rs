@@ -11,7 +11,7 @@ use crate::error::Error;
 /// "Pbox", so that other programs' files are known by it.
 const APPLICATION_ID: i32 = 0x5062_6f78;
 /// The version that this program writes.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// States of a message, as they are stored.
 pub(super) const READY: i64 = 0;
@@ -22,7 +22,8 @@ pub(super) const LEASED: i64 = 4;
 
 /// Invariants: a message is `due` only while it is delayed, returning or leased; `ord` orders what is ready by the moment
 /// at which it became visible, and what is due at one moment; `receipt` is the number of the current delivery. Of each
-/// group at most one message is ready, returning or leased. Every index is partial, so that no verb scans.
+/// group at most one message is ready, returning or leased. While a message is leased, `rank` is the `ord` that it had when it
+/// was ready. Every index is partial, so that no verb scans.
 const TABLES: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE mailbox (
@@ -65,6 +66,9 @@ const IDLE: &str = "
 ALTER TABLE mailbox ADD COLUMN idle_at INTEGER;
 CREATE INDEX mailbox_idle ON mailbox (idle_at) WHERE idle_at IS NOT NULL;
 ";
+
+/// What came with version 3: the place in the order that a released message goes back to.
+const RANK: &str = "ALTER TABLE message ADD COLUMN rank INTEGER;";
 
 /// How sure a `send` that returned is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -158,6 +162,9 @@ fn migrate(connection: &Connection) -> rusqlite::Result<()> {
     }
     if version < 2 {
         connection.execute_batch(IDLE)?;
+    }
+    if version < 3 {
+        connection.execute_batch(RANK)?;
     }
     connection
         .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT"))

@@ -230,16 +230,24 @@ fn a_file_that_is_not_ours_is_refused_and_not_touched() {
 fn a_file_of_an_older_version_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
-    open::<u32, ()>(&path, "jobs").send(&7).blocking().unwrap();
+    let jobs: Mailbox<u32> = open(&path, "jobs");
+    for number in 7..9 {
+        jobs.send(&number).blocking().unwrap();
+    }
+    let leased = jobs.receive().blocking().unwrap().remove(0);
     // As version 1 wrote it.
     let file = rusqlite::Connection::open(&path).unwrap();
-    let older = "DROP INDEX mailbox_idle; ALTER TABLE mailbox DROP COLUMN idle_at; PRAGMA user_version = 1";
+    let older = "DROP INDEX mailbox_idle; ALTER TABLE mailbox DROP COLUMN idle_at; \
+                 ALTER TABLE message DROP COLUMN rank; PRAGMA user_version = 1";
     file.execute_batch(older).unwrap();
     drop(file);
-    let jobs: Mailbox<u32> = open(&path, "jobs?idle_expiry=60");
+    // A connection of its own, since the other one is still open.
+    let jobs: Mailbox<u32> = open(&path, "jobs?synchronous=normal&idle_expiry=60");
+    assert_eq!(jobs.receive().blocking().unwrap()[0].body, 8);
+    leased.release().blocking().unwrap();
     assert_eq!(jobs.receive().blocking().unwrap()[0].body, 7);
     let file = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap(), 2);
+    assert_eq!(file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap(), 3);
 }
 
 #[test]

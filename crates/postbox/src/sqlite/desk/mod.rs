@@ -331,8 +331,8 @@ impl<'a> Desk<'a> {
                 row.changed = true;
                 desk.connection
                     .prepare_cached(
-                        "UPDATE message SET state = 4, ord = ?2, receipt = ?2, due = ?3, deliveries = deliveries + 1 \
-                         WHERE seq = ?1",
+                        "UPDATE message SET state = 4, rank = ord, ord = ?2, receipt = ?2, due = ?3, \
+                         deliveries = deliveries + 1 WHERE seq = ?1",
                     )?
                     .execute(params![*seq, row.counter, due])?;
                 row.ready -= 1;
@@ -432,6 +432,26 @@ impl<'a> Desk<'a> {
                     desk.set(row, slip.seq, RETURNING, Some(desk.now + after))
                 }
             }
+        })
+    }
+
+    /// Ends a lease as if the message had not been delivered.
+    pub(in crate::sqlite) fn release(&mut self, name: &MailboxName, handle: &ReceiptHandle) -> Result<bool> {
+        self.act(name, handle, |desk, row, slip, _| {
+            row.leave(LEASED);
+            row.ready += 1;
+            row.surfaced += 1;
+            row.changed = true;
+            // It may be past its expiry, which did not count while it was leased.
+            row.due_by(Some(i64::MIN));
+            // A message that was leased before version 3 of the file has no rank.
+            desk.connection
+                .prepare_cached(
+                    "UPDATE message SET state = 0, ord = coalesce(rank, ord), due = NULL, deliveries = deliveries - 1 \
+                     WHERE seq = ?1",
+                )?
+                .execute([slip.seq])?;
+            Ok(())
         })
     }
 
