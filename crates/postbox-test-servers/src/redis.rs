@@ -168,10 +168,8 @@ impl Redis {
             Some(_) => format!("port 0\ntls-port {}", port.number),
             None => format!("port {}", port.number),
         };
-        let mut config = format!(
-            "bind 127.0.0.1\n{ports}\ndir {folder}\nunixsocket {folder}/socket\n",
-            folder = folder.display()
-        );
+        let mut config =
+            format!("bind 127.0.0.1\n{ports}\ndir {folder}\nunixsocket {folder}/socket\n", folder = folder.display());
         if !options.sentinel {
             // A replica gets its copy at once instead of after five seconds.
             config += "save \"\"\nrepl-diskless-sync-delay 0\n";

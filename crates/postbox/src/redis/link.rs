@@ -280,7 +280,13 @@ impl Link {
                 Kind::Cluster(cluster.build()?.get_async_connection().await?)
             }
         };
-        let mut wire = Wire { number, kind, longest: self.longest(false, ATTEMPT), long_attempts: Arc::default(), is_sharded: false };
+        let mut wire = Wire {
+            number,
+            kind,
+            longest: self.longest(false, ATTEMPT),
+            long_attempts: Arc::default(),
+            is_sharded: false,
+        };
         self.inspect(&mut wire).await?;
         Ok(wire)
     }

@@ -151,6 +151,7 @@ impl ByteMailbox for SqliteMailbox {
                     Stored::Full(most) => {
                         Err(Error::MailboxFull { mailbox: mailbox.clone(), limit: format!("max_size = {most}") })
                     }
+                    Stored::IdInUse => Err(Error::id_in_use(&id)),
                     Stored::NotAUuid => Err(Error::invalid("message id", id, "a UUID")),
                 })
                 .collect(),

@@ -174,6 +174,7 @@ pub(crate) fn send_within(
         Stored::Full(most) => {
             Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })
         }
+        Stored::IdInUse => Err(Error::id_in_use(&message.id)),
         Stored::NotAUuid => Err(Error::invalid("message id", &message.id, "a UUID")),
     }
 }

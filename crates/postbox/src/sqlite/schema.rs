@@ -67,8 +67,15 @@ ALTER TABLE mailbox ADD COLUMN idle_at INTEGER;
 CREATE INDEX mailbox_idle ON mailbox (idle_at) WHERE idle_at IS NOT NULL;
 ";
 
-/// What came with version 3: the place in the order that a released message goes back to.
-const RANK: &str = "ALTER TABLE message ADD COLUMN rank INTEGER;";
+/// What came with version 3: the place in the order that a released message goes back to, and dead letters by their ids.
+const RANK: &str = "
+ALTER TABLE message ADD COLUMN rank INTEGER;
+CREATE INDEX dead_id ON dead (mailbox, id);
+";
+
+/// Finds any message by its id, for sends with an id of the caller's own. It is made by the first one of these: the ids are
+/// random, so the index costs every other send a page of its own.
+pub(super) const IDS: &str = "CREATE INDEX IF NOT EXISTS message_id ON message (mailbox, id)";
 
 /// How sure a `send` that returned is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -238,7 +238,7 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
     // As version 1 wrote it.
     let file = rusqlite::Connection::open(&path).unwrap();
     let older = "DROP INDEX mailbox_idle; ALTER TABLE mailbox DROP COLUMN idle_at; \
-                 ALTER TABLE message DROP COLUMN rank; PRAGMA user_version = 1";
+                 DROP INDEX dead_id; ALTER TABLE message DROP COLUMN rank; PRAGMA user_version = 1";
     file.execute_batch(older).unwrap();
     drop(file);
     // A connection of its own, since the other one is still open.

@@ -40,21 +40,21 @@ impl Desk<'_> {
 
     pub(in crate::sqlite) fn redrive(&mut self, name: &MailboxName, which: &Redrive) -> Result<u64> {
         let moved = self.with(name, |desk, row| {
-            let (max, id) = match which {
-                Redrive::UpTo(max) => (i64::try_from(*max).unwrap_or(i64::MAX), None),
-                Redrive::One(id) => match blob_of(id) {
-                    Some(id) => (1, Some(id.to_vec())),
-                    None => return Ok(0),
-                },
-            };
             let room = row.max_size.map_or(i64::MAX, |most| (most - row.ready - row.delayed - row.leased).max(0));
-            let letters: Vec<(i64, Option<String>)> = {
-                let mut statement = desk.connection.prepare_cached(
-                    "SELECT seq, grp FROM dead WHERE mailbox = ?1 AND (?3 IS NULL OR id = ?3) ORDER BY seq LIMIT ?2",
-                )?;
-                let rows = statement
-                    .query_map(params![row.id, max.min(room), id], |found| Ok((found.get(0)?, found.get(1)?)))?;
-                rows.collect::<Result<_>>()?
+            let letter = |found: &rusqlite::Row<'_>| Ok((found.get(0)?, found.get(1)?));
+            let letters: Vec<(i64, Option<String>)> = match which {
+                Redrive::UpTo(max) => desk
+                    .connection
+                    .prepare_cached("SELECT seq, grp FROM dead WHERE mailbox = ?1 ORDER BY seq LIMIT ?2")?
+                    .query_map([row.id, room.min(i64::try_from(*max).unwrap_or(i64::MAX))], letter)?
+                    .collect::<Result<_>>()?,
+                Redrive::One(id) => desk
+                    .connection
+                    .prepare_cached(
+                        "SELECT seq, grp FROM dead INDEXED BY dead_id WHERE mailbox = ?1 AND id = ?2 ORDER BY seq LIMIT ?3",
+                    )?
+                    .query_map(params![row.id, blob_of(id), room.min(1)], letter)?
+                    .collect::<Result<_>>()?,
             };
             for (seq, group) in &letters {
                 row.counter += 1;

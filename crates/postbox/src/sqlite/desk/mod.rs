@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension as _, Result, params};
 
 pub(super) use self::kept::Kept;
 use self::row::Row;
-use super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
+use super::schema::{BEHIND, DELAYED, IDS, LEASED, READY, RETURNING};
 use crate::address::MailboxName;
 use crate::backend::{Counts, Delivery, MailboxSettings, Outgoing};
 use crate::clock::Moment;
@@ -37,6 +37,7 @@ struct Slip {
 pub(in crate::sqlite) enum Stored {
     Yes(MessageId),
     Full(i64),
+    IdInUse,
     NotAUuid,
 }
 
@@ -276,6 +277,12 @@ impl<'a> Desk<'a> {
                 return Ok(Stored::Yes(id_of(&first)));
             }
         }
+        if special.is_some_and(|special| special.own_id)
+            && let Some(held) = self.body_of(row, id)?
+        {
+            let is_same = wire::decode(held.into()).is_ok_and(|(body, ..)| body == message.body);
+            return Ok(if is_same { Stored::Yes(message.id.clone()) } else { Stored::IdInUse });
+        }
         if let Some(most) = row.max_size.filter(|most| row.ready + row.delayed + row.leased >= *most) {
             return Ok(Stored::Full(most));
         }
@@ -313,6 +320,18 @@ impl<'a> Desk<'a> {
             self.join(row, slip)?;
         }
         Ok(Stored::Yes(message.id.clone()))
+    }
+
+    /// What is stored of the message with an id, a dead letter included.
+    fn body_of(&self, row: &Row, id: &[u8; 16]) -> Result<Option<Vec<u8>>> {
+        self.connection.prepare_cached(IDS)?.execute([])?;
+        self.connection
+            .prepare_cached(
+                "SELECT body FROM message INDEXED BY message_id WHERE mailbox = ?1 AND id = ?2 \
+                 UNION ALL SELECT body FROM dead INDEXED BY dead_id WHERE mailbox = ?1 AND id = ?2 LIMIT 1",
+            )?
+            .query_row(params![row.id, &id[..]], |found| found.get(0))
+            .optional()
     }
 
     /// Up to `max` deliveries, and when the next one may be due.

@@ -29,7 +29,10 @@ fn what_a_server_refuses_within_a_script_is_told_apart() {
     for version in VERSIONS {
         let redis = start(version, |builder| builder);
         let error = refusal(&redis, |redis| drop(redis.command(&["CONFIG", "SET", "maxmemory", "1"])));
-        assert!(matches!(&error, Error::MailboxFull { limit, .. } if limit.contains("maxmemory")), "{version:?}: {error}");
+        assert!(
+            matches!(&error, Error::MailboxFull { limit, .. } if limit.contains("maxmemory")),
+            "{version:?}: {error}"
+        );
 
         let redis = start(version, |builder| builder);
         let error = refusal(&redis, |redis| drop(redis.command(&["REPLICAOF", "127.0.0.1", "1"])));
