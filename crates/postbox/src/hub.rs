@@ -220,6 +220,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn whoever_leaves_last_takes_the_hub_along() {
+        let hubs = Hubs::<&str>::default();
+        let many = |hubs: &Hubs<&str>| hubs.lock().len();
+        let [first, second] = [(); 2].map(|()| hubs.get(&"jobs"));
+        // Something else still holds the hub: a wake-up on another thread, for example.
+        let held = Arc::clone(&first);
+        hubs.put_back(&"jobs", &first);
+        assert_eq!(many(&hubs), 1, "somebody waits");
+        hubs.put_back(&"jobs", &second);
+        assert_eq!(many(&hubs), 0, "an entry for each thing that was ever waited for");
+        drop(held);
+    }
+
     type Look = Answer<Result<(Vec<u32>, Option<Duration>), Error>>;
 
     #[test]

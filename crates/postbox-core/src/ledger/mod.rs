@@ -329,6 +329,8 @@ impl<M> Ledger<M> {
         } else {
             self.surface(slot);
         }
+        // Its expiry did not count while it was leased, and may have passed.
+        self.advance(now);
         Ok(())
     }
 
@@ -360,6 +362,7 @@ impl<M> Ledger<M> {
         self.deliverable += 1;
         self.surfaced += 1;
         self.watch_expiry(slot);
+        self.advance(now);
         Ok(())
     }
 

@@ -199,6 +199,26 @@ fn a_message_past_its_expiry_goes_unless_it_is_being_delivered() {
     assert!(ledger.is_empty());
 }
 
+/// What becomes of it does not depend on when somebody looks next.
+#[test]
+fn a_message_that_comes_back_past_its_expiry_goes_at_once() {
+    for how in ["returned", "returned with a delay", "released"] {
+        let mut ledger = ledger(LedgerOptions { max_deliveries: Some(2), ..Default::default() });
+        ledger.send(0, Posting { expires_at: Some(5), group: Some("g"), ..Posting::new(1, "") }).unwrap();
+        ledger.send(0, Posting { group: Some("g"), ..Posting::new(2, "") }).unwrap();
+        let leased = receive(&mut ledger, 0, 1, 30)[0].2;
+        ledger.send(0, Posting { visible_at: 15, ..Posting::new(3, "") }).unwrap();
+        match how {
+            "returned" => ledger.give_back(10, leased, 10).unwrap(),
+            "released" => ledger.release(10, leased).unwrap(),
+            _ => ledger.give_back(10, leased, 12).unwrap(),
+        }
+        assert_eq!(ledger.expired(), 1, "{how}");
+        // The next of its group was visible before the delayed one.
+        assert_eq!(ids(&mut ledger, 20, 9, 9), [2, 3], "{how}");
+    }
+}
+
 #[test]
 fn a_deduplication_id_is_remembered_for_the_window() {
     let mut ledger = ledger(LedgerOptions { deduplication_window: 100, max_size: Some(1), ..Default::default() });

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use postbox::{Error, Mailbox};
+use postbox::redis::RedisBackend;
+use postbox::redis::client::Client;
+use postbox::{Connection, Error, Mailbox};
 use postbox_test_servers::{Direction, Proxy, Redis};
 
 use super::{LONG, apart, jobs, until};
@@ -190,5 +192,70 @@ fn settings_come_back_with_a_mailbox_that_was_removed() {
         small.send(&3).blocking().unwrap();
         assert!(matches!(small.send(&4).blocking(), Err(Error::MailboxFull { .. })));
         small.delete().blocking().unwrap();
+    }
+}
+
+/// Names would stay for ever otherwise: mailboxes that are idle are removed by the server, which does not know the list.
+#[test]
+fn names_of_mailboxes_that_have_gone_leave_the_list() {
+    let redis = Redis::start();
+    let connection = apart(&redis.url());
+    let make = |connection: &Connection, name: String| {
+        let mailbox: Mailbox<u64> = connection.mailbox(&name).unwrap();
+        mailbox.send(&1).blocking().unwrap();
+    };
+    let brief = connection.clone().idle_expiry(Duration::from_millis(1));
+    for number in 0..500 {
+        make(&brief, format!("gone-{number}"));
+    }
+    let keys = || redis.command(&["KEYS", "{queue:gone-*"]);
+    until("the end of the idle mailboxes", || keys().is_empty());
+    // Each new mailbox looks after a few of the list.
+    for number in 0..200 {
+        make(&connection, format!("here-{number}"));
+    }
+    let listed: u64 = redis.command(&["SCARD", "{postbox}:mailboxes"]).parse().unwrap();
+    assert!((200..350).contains(&listed), "{listed} names for 200 mailboxes");
+    // Whoever asks for the list looks after all of it.
+    assert_eq!(connection.list().blocking().unwrap().len(), 200);
+    assert_eq!(redis.command(&["SCARD", "{postbox}:mailboxes"]), "200");
+}
+
+#[test]
+fn a_mailbox_that_was_idle_is_listed_again_when_it_is_used() {
+    let redis = Redis::start();
+    let connection = apart(&redis.url());
+    let brief: Mailbox<u64> = connection.clone().idle_expiry(Duration::from_secs(3)).mailbox("brief").unwrap();
+    for round in 0..2 {
+        brief.send(&round).blocking().unwrap();
+        assert_eq!(connection.list().blocking().unwrap(), [brief.name().clone()]);
+        for key in redis.command(&["KEYS", "{queue:brief}*"]).lines() {
+            redis.command(&["PEXPIRE", key, "1"]);
+        }
+        until("the end of the mailbox", || connection.list().blocking().unwrap().is_empty());
+    }
+}
+
+/// Of which time `TIME` tells: half microseconds, from a key.
+fn on_moved_time(redis: &Redis) -> Connection {
+    redis.command(&["SET", "postbox:test:time", "8000000000000000"]);
+    let client = Client::open(redis.url()).unwrap();
+    Connection::new(RedisBackend::from_client_with_test_time(client).unwrap())
+}
+
+#[test]
+fn deduplication_ids_go_after_their_window_without_new_ones() {
+    let redis = Redis::start();
+    let connection = on_moved_time(&redis).deduplication_window(Duration::from_secs(1));
+    let jobs = jobs(&connection);
+    for number in 0..100 {
+        jobs.send(&number).deduplication_id(number.to_string()).blocking().unwrap();
+    }
+    assert_eq!(redis.command(&["HLEN", "{queue:jobs}:dedup"]), "100");
+    redis.command(&["INCRBY", "postbox:test:time", "400000000"]);
+    let messages = jobs.receive().blocking().unwrap();
+    jobs.acknowledge_batch(&messages).blocking().unwrap();
+    for key in ["dedup", "dedups"] {
+        assert_eq!(redis.command(&["EXISTS", &format!("{{queue:jobs}}:{key}")]), "0", "{key}");
     }
 }

@@ -176,6 +176,22 @@ fn a_wait_wakes_for_what_another_client_delayed_or_leased() {
     assert_eq!(waiting.join().unwrap(), 3);
 }
 
+#[test]
+fn a_mailbox_at_which_somebody_waits_is_not_idle() {
+    let redis = Redis::start();
+    let connection = apart(&redis.url()).idle_expiry(Duration::from_millis(500));
+    jobs(&connection).send(&1).delay(Duration::from_secs(1)).blocking().unwrap();
+    jobs(&connection).send(&2).group("a").blocking().unwrap();
+    let leased = jobs(&connection).receive().visibility_timeout(LONG).blocking().unwrap();
+    assert_eq!(leased[0].body, 2);
+    assert_eq!(waiting_for_one(&connection).join().unwrap(), 1);
+    // Three times the limit, and nothing is there but a lease and somebody who waits.
+    let nothing = jobs(&connection).receive().wait_time(Duration::from_millis(1_500)).blocking().unwrap();
+    assert!(nothing.is_empty());
+    leased[0].nack().blocking().unwrap();
+    assert_eq!(jobs(&connection).receive().blocking().unwrap()[0].body, 2);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Clocks: this test starts itself with a clock that is hours off.
 
