@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::CommandFactory as _;
 use postbox::{Cancellation, Counts, Error};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Command, Dead, Receive, Request, Send};
-use crate::output::{self, Failure};
+use crate::output::{self, Failure, Shown};
 use crate::plain::Mailbox;
 use crate::{bench, demo, transfer, work};
 
@@ -42,8 +42,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::DemoWorker => demo::work(&open(&url)?),
         Command::Bench { concurrency, time } => bench::run(&open(&url)?, concurrency, time, json),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "postbox", &mut std::io::stdout());
-            Ok(())
+            // Written at once: the generator panics if it cannot write.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "postbox", &mut script);
+            output::bytes(&script)
         }
     }
 }
@@ -190,16 +192,9 @@ fn show(message: &postbox::Message<Bytes, Bytes, crate::plain::Plain>, json: boo
     if !json {
         return output::bytes(&message.body);
     }
-    output::line(json!({
-        "id": message.id,
-        "body": output::body(&message.body),
-        "delivery_count": message.delivery_count,
-        "enqueued_at": output::millis(message.enqueued_at),
-        "attributes": message.attributes,
-        "reply_to": message.reply_to,
-        "expects_reply": message.expects_reply(),
-        "receipt_handle": message.receipt_handle,
-    }))
+    let mut object = Shown::message(message).to_json();
+    object.insert("receipt_handle".into(), json!(message.receipt_handle));
+    output::line(Value::Object(object))
 }
 
 fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failure> {
@@ -222,10 +217,10 @@ fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failu
         received += messages.len();
         for (at, message) in messages.iter().enumerate() {
             // What was not printed is somebody else's.
-            let shown = if interrupted.is_cancelled() { Err(Failure::Output) } else { show(message, json) };
+            let shown = if interrupted.is_cancelled() { Err(Failure::Closed) } else { show(message, json) };
             if let Err(failure) = shown {
                 for message in &messages[at..] {
-                    message.nack().blocking()?;
+                    message.release().blocking()?;
                 }
                 return Err(failure);
             }
@@ -254,7 +249,11 @@ fn request(mailbox: &Mailbox, options: Request, json: bool) -> Result<(), Failur
     let request = mailbox.send_expecting_reply(&body.into()).reply_timeout(options.timeout);
     let reply = request.blocking()?;
     match reply.wait().timeout(options.timeout).blocking() {
-        Ok(answer) if json => output::line(json!({ "id": reply.id(), "reply": output::body(&answer) })),
+        Ok(answer) if json => {
+            let mut object = Map::from_iter([("id".into(), json!(reply.id()))]);
+            output::put_body(&mut object, "reply", &answer);
+            output::line(Value::Object(object))
+        }
         Ok(answer) => output::bytes(&answer),
         Err(Error::ReplyTimeout { .. } | Error::ReplyExpired { .. }) => {
             Err(Failure::Nothing("no reply in time: is a worker running? (postbox work -- COMMAND)"))
@@ -298,13 +297,7 @@ fn stats(mailbox: &Mailbox, watch: bool, json: bool) -> Result<(), Failure> {
 fn peek(mailbox: &Mailbox, max: usize, json: bool) -> Result<(), Failure> {
     for delivery in mailbox.peek(max).blocking()? {
         output::line(if json {
-            json!({
-                "id": delivery.id,
-                "body": output::body(&delivery.body),
-                "delivery_count": delivery.delivery_count,
-                "enqueued_at": output::millis(delivery.enqueued_at.into()),
-            })
-            .to_string()
+            Value::Object(Shown::delivery(&delivery).to_json()).to_string()
         } else {
             format!("{}  {}", delivery.id, output::short(&delivery.body))
         })?;
@@ -318,15 +311,10 @@ fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
         Dead::List { max } => {
             for letter in dead.list(*max).blocking()? {
                 output::line(if json {
-                    json!({
-                        "id": letter.id,
-                        "body": output::body(&letter.body),
-                        "reason": letter.reason,
-                        "delivery_count": letter.delivery_count,
-                        "enqueued_at": output::millis(letter.enqueued_at),
-                        "died_at": output::millis(letter.died_at),
-                    })
-                    .to_string()
+                    let mut object = Shown::dead(&letter).to_json();
+                    object.insert("reason".into(), json!(letter.reason));
+                    object.insert("died_at".into(), output::millis(letter.died_at).into());
+                    Value::Object(object).to_string()
                 } else {
                     format!(
                         "{}  {} deliveries  {}  {}",

@@ -9,6 +9,7 @@ mod plain;
 mod transfer;
 mod work;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -17,17 +18,30 @@ use arguments::Arguments;
 use output::Failure;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(text) => return help(&text),
+    };
     let json = arguments.json;
     let result = commands::run(arguments);
     commands::after_interrupt();
+    ended(result, json)
+}
+
+/// Prints what was asked for, help or the version, or what is wrong with the arguments.
+fn help(text: &clap::Error) -> ExitCode {
+    let printed = text.print().and_then(|()| io::stdout().flush());
+    match text.use_stderr() {
+        true => ExitCode::from(2),
+        false => ended(printed.map_err(Failure::from), false),
+    }
+}
+
+fn ended(result: Result<(), Failure>, json: bool) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A reader that went away (`| head`) is no failure of ours.
-            if !matches!(failure, Failure::Output) {
-                output::failed(&failure, json);
-            }
+            output::failed(&failure, json);
             failure.code()
         }
     }

@@ -1,11 +1,15 @@
 //! What is printed, for people and for programs.
 
-use std::io::Write as _;
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use postbox::{ContentType, DeadLetter, Delivery, Headers, MessageId};
+use serde_json::{Map, Value, json};
+
+use crate::plain::Plain;
 
 /// Why a command ends without success.
 #[derive(Debug)]
@@ -17,8 +21,8 @@ pub(crate) enum Failure {
     Nothing(&'static str),
     /// It was ended before it was done.
     Interrupted(&'static str),
-    /// The output is closed.
-    Output,
+    /// The reader of the output has closed it, as `head` does.
+    Closed,
 }
 
 impl From<postbox::Error> for Failure {
@@ -27,14 +31,24 @@ impl From<postbox::Error> for Failure {
     }
 }
 
+/// An error of writing to standard output.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Closed,
+            _ => Failure::Other(format!("cannot write to standard output: {error}")),
+        }
+    }
+}
+
 impl Failure {
-    /// 1 for errors, 3 for nothing, 130 for Ctrl-C; 2 is for wrong arguments.
+    /// 1 for errors, 3 for nothing, 130 for Ctrl-C; 2 is for wrong arguments. A closed output is no failure of this program.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Nothing(_) => 3,
             Failure::Interrupted(_) => 130,
-            Failure::Output => 0,
-            _ => 1,
+            Failure::Closed => 0,
+            Failure::Postbox(_) | Failure::Other(_) => 1,
         })
     }
 }
@@ -45,12 +59,12 @@ pub(crate) fn failed(failure: &Failure, json: bool) {
         Failure::Other(text) => (text.clone(), "failed", false),
         Failure::Nothing(text) => ((*text).to_string(), "nothing", true),
         Failure::Interrupted(text) => ((*text).to_string(), "interrupted", true),
-        Failure::Output => return,
+        Failure::Closed => return,
     };
     if json {
-        eprintln!("{}", json!({ "error": kind, "message": text, "transient": transient }));
+        say(&json!({ "error": kind, "message": text, "transient": transient }).to_string());
     } else {
-        eprintln!("postbox: {text}");
+        say(&format!("postbox: {text}"));
     }
 }
 
@@ -69,41 +83,141 @@ fn by_options(error: &postbox::Error) -> String {
     format!("{option} = {value} is not allowed: {limit}")
 }
 
-/// Says beside the output what happens.
+/// Says on standard error what happens.
 pub(crate) fn note(text: &str, json: bool) {
-    let text = if json { json!({ "note": text }).to_string() } else { format!("postbox: {text}") };
-    // Nobody may be there to read it.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    say(&if json { json!({ "note": text }).to_string() } else { format!("postbox: {text}") });
 }
 
-/// Writes a line. A closed output ends the command quietly.
+/// Writes a line to standard error. There is nowhere to report that it cannot be written.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Writes a line to standard output.
 pub(crate) fn line(text: impl std::fmt::Display) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|_| Failure::Output)
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
 }
 
-/// A body as it is, and a line end.
+/// Writes a body byte for byte, and a line end unless it has one.
 pub(crate) fn bytes(body: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    let end: &[u8] = if body.ends_with(b"\n") { b"" } else { b"\n" };
-    out.write_all(body).and_then(|()| out.write_all(end)).and_then(|()| out.flush()).map_err(|_| Failure::Output)
+    let mut out = io::stdout().lock();
+    out.write_all(body)?;
+    if !body.ends_with(b"\n") {
+        out.write_all(b"\n")?;
+    }
+    Ok(out.flush()?)
 }
 
-/// A body in JSON: as it is if it is JSON, else as text, else as numbers.
-pub(crate) fn body(body: &Bytes) -> Value {
-    serde_json::from_slice(body).unwrap_or_else(|_| match std::str::from_utf8(body) {
-        Ok(text) => Value::from(text),
-        Err(_) => Value::from(body.to_vec()),
-    })
+/// Adds a body to a JSON object, byte for byte: as a string under `name`, or in base64 under `name_base64` if it is not UTF-8.
+pub(crate) fn put_body(object: &mut Map<String, Value>, name: &str, body: &[u8]) {
+    match std::str::from_utf8(body) {
+        Ok(text) => object.insert(name.into(), text.into()),
+        Err(_) => object.insert(format!("{name}_base64"), base64(body).into()),
+    };
+}
+
+/// RFC 4648, section 4, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let group = (0..3).fold(0, |group, at| group << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
+        for at in 0..4 {
+            let digit = DIGITS[(group >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= chunk.len() { digit.into() } else { '=' });
+        }
+    }
+    text
+}
+
+/// What is shown of a message, wherever it is.
+pub(crate) struct Shown<'a> {
+    id: &'a MessageId,
+    pub(crate) body: &'a [u8],
+    content_type: &'a ContentType,
+    delivery_count: u32,
+    enqueued_at: SystemTime,
+    attributes: Option<&'a BTreeMap<String, String>>,
+    reply_to: Option<&'a str>,
+    expects_reply: bool,
+}
+
+impl<'a> Shown<'a> {
+    pub(crate) fn message(message: &'a postbox::Message<Bytes, Bytes, Plain>) -> Self {
+        Shown {
+            id: &message.id,
+            body: &message.body,
+            content_type: message.content_type(),
+            delivery_count: message.delivery_count,
+            enqueued_at: message.enqueued_at,
+            attributes: Some(&message.attributes),
+            reply_to: message.reply_to.as_deref(),
+            expects_reply: message.expects_reply(),
+        }
+    }
+
+    pub(crate) fn delivery(delivery: &'a Delivery) -> Self {
+        Shown {
+            id: &delivery.id,
+            body: &delivery.body,
+            content_type: &delivery.content_type,
+            delivery_count: delivery.delivery_count,
+            enqueued_at: delivery.enqueued_at.into(),
+            attributes: None,
+            reply_to: None,
+            expects_reply: false,
+        }
+        .with_headers(delivery.headers.as_deref())
+    }
+
+    pub(crate) fn dead(letter: &'a DeadLetter) -> Self {
+        Shown {
+            id: &letter.id,
+            body: &letter.body,
+            content_type: &letter.content_type,
+            delivery_count: letter.delivery_count,
+            enqueued_at: letter.enqueued_at,
+            attributes: None,
+            reply_to: None,
+            expects_reply: false,
+        }
+        .with_headers(letter.headers.as_deref())
+    }
+
+    fn with_headers(mut self, headers: Option<&'a Headers>) -> Self {
+        if let Some(headers) = headers {
+            self.attributes = Some(&headers.attributes);
+            self.reply_to = headers.reply_to.as_deref();
+            self.expects_reply = headers.reply.is_some();
+            self.enqueued_at = headers.enqueued_at.unwrap_or(self.enqueued_at);
+        }
+        self
+    }
+
+    /// The fields that every command shows of a message.
+    pub(crate) fn to_json(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        put_body(&mut object, "body", self.body);
+        object.insert("id".into(), json!(self.id));
+        object.insert("content_type".into(), self.content_type.as_str().into());
+        object.insert("delivery_count".into(), self.delivery_count.into());
+        object.insert("enqueued_at".into(), millis(self.enqueued_at).into());
+        object.insert("attributes".into(), self.attributes.map_or_else(|| json!({}), |attributes| json!(attributes)));
+        object.insert("reply_to".into(), self.reply_to.into());
+        object.insert("expects_reply".into(), self.expects_reply.into());
+        object
+    }
 }
 
 pub(crate) fn millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A body on one short line.
+/// A body on one short line. Control characters would steer the terminal: they are spaces here.
 pub(crate) fn short(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body).replace(['\n', '\r', '\t'], " ");
+    let text = String::from_utf8_lossy(body).replace(char::is_control, " ");
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

@@ -2,6 +2,7 @@
 
 mod commands;
 mod interrupts;
+mod output;
 mod snapshots;
 
 use std::io::Write as _;
