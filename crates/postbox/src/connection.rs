@@ -21,7 +21,7 @@ use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 /// | URI | place |
 /// |---|---|
 /// | `memory://name` | the memory of this process |
-/// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `?synchronous=normal` trades safety for speed |
+/// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `?synchronous=normal` trades safety for speed, `?busy_timeout=` is how many seconds a lock is waited for |
 /// | `redis://host:6379/name`, `rediss://`, `redis+cluster://`, `redis+sentinel://`, `redis+unix://` | Redis (feature `redis`); `docs/redis.md` has the options |
 /// | `sqs://eu-west-1/name` | AWS SQS (feature `aws`); `docs/aws.md` has the options |
 ///
@@ -108,7 +108,7 @@ fn place(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Arc<dyn Backen
 /// The last part of the path names the mailbox; what is before it is the file.
 #[cfg(feature = "sqlite")]
 fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Option<String>), Error> {
-    use crate::sqlite::{SqliteBackend, Synchronous};
+    use crate::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
 
     let place = decoded(&uri.place);
     let (path, name) = match place.rsplit_once('/').filter(|_| has_name) {
@@ -118,13 +118,19 @@ fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Opti
     if path.is_empty() {
         return Err(Error::resolution(text, "no file; write sqlite://path/to/file.db/name"));
     }
-    let synchronous = uri.options.iter().find(|(option, _)| option == "synchronous");
-    let synchronous = match synchronous.map(|(_, value)| value.as_str()) {
-        None | Some("full") => Synchronous::Full,
-        Some("normal") => Synchronous::Normal,
-        Some(other) => return Err(Error::invalid("synchronous", format!("{other:?}"), "full or normal")),
-    };
-    Ok((Arc::new(SqliteBackend::open_with(path, synchronous)?), name))
+    let mut config = SqliteConfig::default();
+    for (option, value) in &uri.options {
+        config = match (option.as_str(), value.as_str()) {
+            ("synchronous", "full") => config.synchronous(Synchronous::Full),
+            ("synchronous", "normal") => config.synchronous(Synchronous::Normal),
+            ("synchronous", other) => {
+                return Err(Error::invalid("synchronous", format!("{other:?}"), "full or normal"));
+            }
+            ("busy_timeout", value) => config.busy_timeout(seconds("busy_timeout", value)?),
+            _ => config,
+        };
+    }
+    Ok((Arc::new(SqliteBackend::open_with(path, config)?), name))
 }
 
 /// Reads the options that every mailbox has.
@@ -151,14 +157,14 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             }
             "prefix" => options.prefix = Some(value.clone()),
             // Read with the place.
-            "synchronous" if uri.scheme == "sqlite" => {}
+            "synchronous" | "busy_timeout" if uri.scheme == "sqlite" => {}
             #[cfg(feature = "redis")]
             name if uri.scheme.starts_with("redis") && crate::redis::OPTIONS.contains(&name) => {}
             #[cfg(feature = "aws")]
             name if uri.scheme == "sqs" && crate::aws::OPTIONS.contains(&name) => {}
             _ => {
                 let own = match uri.scheme.as_str() {
-                    "sqlite" => ", synchronous".into(),
+                    "sqlite" => ", synchronous, busy_timeout".into(),
                     #[cfg(feature = "redis")]
                     scheme if scheme.starts_with("redis") => format!(", {}", crate::redis::OPTIONS.join(", ")),
                     #[cfg(feature = "aws")]

@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) resolver: Option<Arc<dyn MailboxResolver>>,
     pub(crate) replies: Option<Arc<dyn ReplyStore>>,
-    pub(crate) max_deliveries: Option<u32>,
+    pub(crate) settings: MailboxSettings,
     pub(crate) dispatcher: Option<Dispatcher>,
     pub(crate) meters: Meters,
 }
@@ -192,7 +192,7 @@ impl Core {
             clock: backend.clock(),
             limits: if options.portable_limits { limits.portable() } else { limits },
             replies: options.replies.or_else(|| backend.replies()),
-            max_deliveries: options.settings.max_deliveries,
+            settings: options.settings,
             dispatcher: options.dispatcher,
             meters: Meters::new(backend.kind(), &name),
             resolver: options.resolver,

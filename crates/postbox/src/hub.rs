@@ -12,7 +12,7 @@ use std::time::Duration;
 use postbox_core::{ThreadSafe, Ticket, WaitQueue};
 
 use crate::cancellation::unless;
-use crate::clock::{Sleep, SystemClock};
+use crate::clock::{Clock, Sleep};
 use crate::error::Error;
 use crate::operation::Answer;
 
@@ -171,6 +171,7 @@ impl Drop for Happened {
 /// Whoever knows of a moment, or was told of something and has not seen it yet, and leaves, lets another one look.
 pub(crate) async fn look_until<T>(
     hub: &Arc<Hub>,
+    clock: &Arc<dyn Clock>,
     wait: Duration,
     mut look: impl FnMut() -> Answer<Result<(Vec<T>, Option<Duration>), Error>>,
 ) -> Result<Vec<T>, Error> {
@@ -183,7 +184,6 @@ pub(crate) async fn look_until<T>(
             }
         }
     }
-    let clock = SystemClock::shared();
     let deadline = clock.now().after(wait);
     let mut knows = PassOn(hub, false);
     let mut is_told = false;
@@ -199,7 +199,7 @@ pub(crate) async fn look_until<T>(
             return Ok(found);
         }
         let next = due.map_or(deadline, |due| deadline.min(clock.now().after(due)));
-        let sleep = Sleep::until(Arc::clone(&clock), next);
+        let sleep = Sleep::until(Arc::clone(clock), next);
         is_told = unless(sleep, Happened::since(Arc::clone(hub), seen)).await.is_some();
     }
 }
@@ -210,6 +210,8 @@ mod tests {
 
     use std::sync::atomic::AtomicBool;
     use std::task::{Wake, Waker};
+
+    use crate::clock::SystemClock;
 
     #[derive(Default)]
     struct Flag(AtomicBool);
@@ -252,7 +254,8 @@ mod tests {
             }
         };
         let wait = Duration::from_secs(60);
-        let [mut first, mut second] = [looks(), looks()].map(|look| Box::pin(look_until(&hub, wait, look)));
+        let clock = SystemClock::shared();
+        let [mut first, mut second] = [looks(), looks()].map(|look| Box::pin(look_until(&hub, &clock, wait, look)));
         let flags = [(); 2].map(|()| Arc::new(Flag::default()));
         let wakers = flags.clone().map(Waker::from);
         assert!(first.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());

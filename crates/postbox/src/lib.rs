@@ -121,7 +121,7 @@ pub use self::resolver::{
 pub use self::resources::Resources;
 pub use self::send::{SendBatch, SendMessage, SendRequest};
 #[cfg(feature = "sqlite")]
-pub use self::sqlite::{SqliteBackend, Synchronous};
+pub use self::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
 pub use self::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
 pub use self::worker::{
     Backoff, BudgetExceeded, Context, Handler, HandlerError, LoopEvent, LoopHandle, LoopReport, RunLoop, Worker,

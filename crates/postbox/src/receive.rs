@@ -162,7 +162,7 @@ fn undecodable(core: &Arc<Core>, delivery: &Delivery, reason: String) -> Error {
     core.meters.undecodable.increment(1);
     warn!(mailbox = %core.name, %id, delivery_count, reason, "undecodable");
     core.tell(|mailbox| MailboxEvent::Undecodable { mailbox, id: id.clone(), delivery_count, reason: reason.clone() });
-    if delivery_count >= core.max_deliveries.unwrap_or(UNDECODABLE_DELIVERIES) {
+    if delivery_count >= core.settings.max_deliveries.unwrap_or(UNDECODABLE_DELIVERIES) {
         let receipt = Receipt { id: id.clone(), handle: delivery.receipt_handle.clone() };
         in_background(core.dead_letter(Batch::from_buf([(receipt, reason)])));
     }

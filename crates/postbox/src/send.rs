@@ -245,7 +245,8 @@ impl SendMessage {
     /// ```
     ///
     /// # Errors
-    /// Those of a send; [`Unsupported`](Error::Unsupported) if the mailbox is not in an SQLite file. The caller's
+    /// Those of a send; [`Unsupported`](Error::Unsupported) if the mailbox is not in an SQLite file;
+    /// [`InvalidParameter`](Error::InvalidParameter) if the connection has not begun a transaction. The caller's
     /// transaction is still open, and should be rolled back.
     pub fn within(self, transaction: &rusqlite::Connection) -> Result<MessageId, Error> {
         let SendMessage { core, draft } = self;
@@ -254,7 +255,7 @@ impl SendMessage {
         }
         core.check_open()?;
         let message = draft.checked(&core)?;
-        crate::sqlite::send_within(transaction, &core.name, &message)
+        crate::sqlite::send_within(transaction, core.backend.clock(), &core.name, &core.settings, &message)
     }
 }
 

@@ -82,7 +82,7 @@ async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Resul
             Err(error) => Answer::ready(Err(error)),
         })
     };
-    look_until(waits.hub(), SystemClock.now().until(deadline), look).await
+    look_until(waits.hub(), &SystemClock::shared(), SystemClock.now().until(deadline), look).await
 }
 
 impl ByteMailbox for RedisMailbox {

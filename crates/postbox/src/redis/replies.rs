@@ -11,7 +11,7 @@ use redis::Value;
 use super::entry::{bytes, integer, list, millis, natural};
 use super::link::Link;
 use super::script::{self, Script};
-use crate::clock::Moment;
+use crate::clock::{Moment, SystemClock};
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
 use crate::id::ReplyId;
@@ -180,7 +180,7 @@ impl ReplyStore for RedisReplyStore {
                     }
                 })
             };
-            Ok(!look_until(waits.hub(), wait, look).await?.is_empty())
+            Ok(!look_until(waits.hub(), &SystemClock::shared(), wait, look).await?.is_empty())
         };
         network::wait(settled, None)
     }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::Inner;
 use super::desk::{Desk, Stored};
@@ -12,6 +11,7 @@ use crate::address::MailboxName;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
 use crate::id::MessageId;
@@ -66,8 +66,7 @@ impl SqliteMailbox {
 
     /// The settings that an operation brought along are in the file when it has succeeded, not before.
     fn configured_by<T: Send + 'static>(&self, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
-        // A mailbox that goes when it is idle is made again with its settings.
-        if self.configured.load(Ordering::SeqCst) || self.settings.idle_expiry.is_some() {
+        if self.configured.load(Ordering::SeqCst) {
             return answer;
         }
         let configured = Arc::clone(&self.configured);
@@ -98,11 +97,10 @@ impl SqliteMailbox {
     }
 
     /// Takes what is there. What nobody waits for any more is released.
-    fn attempt(&self, request: Receive) -> Answer<Result<(Vec<Delivery>, Option<Duration>), Error>> {
+    fn attempt(&self, request: Receive) -> Answer<Result<(Vec<Delivery>, Option<Moment>), Error>> {
         let act = self.within(move |desk, name| {
             let (deliveries, due) = desk.receive(name, request.max, request.visibility)?;
-            let due = due.map(|due| Duration::from_millis(u64::try_from(due - desk.now).unwrap_or(0)));
-            Ok((deliveries, due))
+            Ok((deliveries, due.map(|due| desk.alarm(due))))
         });
         let (queue, name) = (Arc::clone(self.queue()), self.name.clone());
         let taken = self.queue().ask_or(act, move |(deliveries, _)| {
@@ -131,15 +129,25 @@ impl SqliteMailbox {
 
 async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Delivery>, Error> {
     let waits = Waits::begin(Arc::clone(mailbox.queue()), |queue| &queue.mailboxes, mailbox.name.clone());
-    look_until(waits.hub(), request.wait, || mailbox.attempt(request)).await
+    let clock = &mailbox.inner.clock;
+    let look = || {
+        let clock = Arc::clone(clock);
+        mailbox.attempt(request).map(move |taken| {
+            let (deliveries, due) = taken?;
+            Ok((deliveries, due.map(|due| clock.now().until(due))))
+        })
+    };
+    look_until(waits.hub(), clock, request.wait, look).await
 }
 
 impl ByteMailbox for SqliteMailbox {
     fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
         let (many, mailbox) = (messages.len(), self.name.to_string());
         let ids: Vec<MessageId> = messages.iter().map(|message| message.id.clone()).collect();
+        let settings = self.settings.clone();
         let stored = self.ask(move |desk, name| {
-            messages.iter().map(|message| desk.send(name, message)).collect::<rusqlite::Result<Vec<Stored>>>()
+            let send = |message| desk.send(name, &settings, message);
+            messages.iter().map(send).collect::<rusqlite::Result<Vec<Stored>>>()
         });
         stored.map(move |stored| match stored {
             Err(error) => (0..many).map(|_| Err(error.clone())).collect(),

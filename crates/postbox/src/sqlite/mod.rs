@@ -8,20 +8,24 @@ mod desk;
 mod mailbox;
 mod replies;
 mod schema;
+mod time;
 mod writer;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use self::desk::{Desk, Kept, Stored};
 use self::mailbox::SqliteMailbox;
 use self::replies::SqliteReplyStore;
-pub use self::schema::Synchronous;
+pub use self::schema::{SqliteConfig, Synchronous};
+use self::time::FileClock;
 use self::writer::Queue;
 use crate::address::MailboxName;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Outgoing};
+use crate::clock::{Clock, SystemClock};
 use crate::error::Error;
 use crate::id::MessageId;
 use crate::operation::Answer;
@@ -49,6 +53,7 @@ pub struct SqliteBackend {
 struct Inner {
     queue: Arc<Queue>,
     path: PathBuf,
+    clock: Arc<dyn Clock>,
 }
 
 impl Drop for Inner {
@@ -57,7 +62,7 @@ impl Drop for Inner {
     }
 }
 
-type Opened = HashMap<(Identity, Synchronous), Weak<Inner>>;
+type Opened = HashMap<(Identity, SqliteConfig), Weak<Inner>>;
 
 /// Files that are open: two opens of one file share its thread.
 static OPENED: LazyLock<Mutex<Opened>> = LazyLock::new(Mutex::default);
@@ -85,38 +90,72 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 impl SqliteBackend {
-    /// Opens a file, and makes it if there is none. What is sent is on the disk when `send` returns.
+    /// Opens a file, and makes it if there is none: with the permissions 0600, so only its owner can read and write it.
+    /// What is sent is on the disk when `send` returns.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open_with(path, Synchronous::Full)
+        Self::open_with(path, SqliteConfig::default())
     }
 
-    /// Opens a file with another durability.
+    /// Opens a file with a configuration, or with another durability.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
-    pub fn open_with(path: impl AsRef<Path>, synchronous: Synchronous) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let known = identity(path).and_then(|file| opened().get(&(file, synchronous))?.upgrade());
+    pub fn open_with(path: impl AsRef<Path>, config: impl Into<SqliteConfig>) -> Result<Self, Error> {
+        let (path, config) = (path.as_ref(), config.into());
+        let is_open = |inner: &Arc<Inner>| !inner.queue.is_closed();
+        let known = identity(path).and_then(|file| opened().get(&(file, config))?.upgrade()).filter(is_open);
         if let Some(inner) = known {
             return Ok(SqliteBackend { inner });
         }
         // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
-        let connection = schema::open(path, synchronous)?;
-        let canonical = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let start = || Arc::new(Inner { queue: Queue::start(canonical.clone(), connection), path: canonical });
-        let Some(file) = identity(path) else { return Ok(SqliteBackend { inner: start() }) };
-        let key = (file, synchronous);
+        let connection = schema::open(path, config)?;
+        let start = || Inner::start(path, connection, config, SystemClock::shared());
+        let Some(file) = identity(path) else { return Ok(SqliteBackend { inner: start()? }) };
+        let key = (file, config);
         let mut opened = opened();
         opened.retain(|_, inner| inner.strong_count() > 0);
-        let inner = opened.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let inner = start();
-            opened.insert(key, Arc::downgrade(&inner));
-            inner
-        });
+        let known = opened.get(&key).and_then(Weak::upgrade).filter(is_open);
+        let inner = match known {
+            Some(inner) => inner,
+            None => {
+                let inner = start()?;
+                opened.insert(key, Arc::downgrade(&inner));
+                inner
+            }
+        };
         Ok(SqliteBackend { inner })
+    }
+
+    /// Opens a file with a clock that a test moves. It shares nothing with other opens of the file.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] if it cannot be used, with the reason.
+    #[cfg(feature = "testing")]
+    pub fn open_with_clock(
+        path: impl AsRef<Path>,
+        config: impl Into<SqliteConfig>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let (path, config) = (path.as_ref(), config.into());
+        let connection = schema::open(path, config)?;
+        Ok(SqliteBackend { inner: Inner::start(path, connection, config, clock)? })
+    }
+}
+
+impl Inner {
+    fn start(
+        path: &Path,
+        connection: rusqlite::Connection,
+        config: SqliteConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, Error> {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let file_clock = FileClock::new(Arc::clone(&clock));
+        let queue = Queue::start(path.clone(), connection, file_clock, config.busy_timeout)?;
+        Ok(Arc::new(Inner { queue, path, clock }))
     }
 }
 
@@ -139,6 +178,10 @@ impl Backend for SqliteBackend {
         Ok(Arc::new(SqliteMailbox::new(Arc::clone(&self.inner), name.clone(), settings.clone())))
     }
 
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.inner.clock)
+    }
+
     fn replies(&self) -> Option<Arc<dyn ReplyStore>> {
         Some(Arc::new(SqliteReplyStore { inner: Arc::clone(&self.inner) }))
     }
@@ -154,22 +197,33 @@ impl Backend for SqliteBackend {
     }
 }
 
-/// Stores a message within somebody else's transaction. Whoever waits notices when it is committed.
+/// Stores a message within a transaction of the caller's. Waiters notice it when that is committed.
 pub(crate) fn send_within(
     transaction: &rusqlite::Connection,
+    clock: Arc<dyn Clock>,
     name: &MailboxName,
+    settings: &MailboxSettings,
     message: &Outgoing,
 ) -> Result<MessageId, Error> {
+    if transaction.is_autocommit() {
+        // Each statement would be a transaction of its own, and the counts of the mailbox would go wrong.
+        return Err(Error::invalid(
+            "connection",
+            "without a transaction",
+            "a connection that has begun one; call transaction() on it, send within that, and commit it",
+        ));
+    }
     let store = || {
         // Changes nothing, but takes the lock for writing: SQLite waits for it only before the first read.
         transaction.prepare_cached("UPDATE meta SET value = value WHERE key = ''")?.execute([])?;
-        let mut desk = Desk::open(transaction, Kept::default())?;
-        let stored = desk.send(name, message)?;
+        let mut desk = Desk::open(transaction, FileClock::new(clock).now(), Kept::default())?;
+        let stored = desk.send(name, settings, message)?;
         desk.close()?;
         Ok(stored)
     };
     let path = transaction.path().unwrap_or_default();
-    match store().map_err(|error| schema::explain(Path::new(path), error))? {
+    let waited = Duration::ZERO;
+    match store().map_err(|error| schema::explain(Path::new(path), waited, error))? {
         Stored::Yes(id) => Ok(id),
         Stored::Full(most) => {
             Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })

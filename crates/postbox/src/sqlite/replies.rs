@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension as _, params};
 
 use super::Inner;
 use super::desk::{Desk, moment};
+use super::time::milliseconds;
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
 use crate::id::ReplyId;
@@ -65,20 +66,8 @@ fn read(desk: &Desk<'_>, id: &ReplyId) -> rusqlite::Result<Option<ReplyEntry>> {
 
 fn delete(desk: &mut Desk<'_>, id: &ReplyId) -> rusqlite::Result<bool> {
     desk.touch()?;
+    desk.settled(id);
     Ok(desk.connection().prepare_cached("DELETE FROM reply WHERE id = ?1")?.execute([id.to_string()])? > 0)
-}
-
-impl SqliteReplyStore {
-    /// Tells those who wait for an entry, once the change is on the disk.
-    fn told<T: Send + 'static>(&self, id: ReplyId, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
-        let inner = Arc::clone(&self.inner);
-        answer.map(move |result| {
-            if result.is_ok() {
-                inner.queue.replies.wake(&id, u64::MAX);
-            }
-            result
-        })
-    }
 }
 
 impl ReplyStore for SqliteReplyStore {
@@ -101,10 +90,10 @@ impl ReplyStore for SqliteReplyStore {
     }
 
     fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>> {
-        let about = id.clone();
-        let answer = self.inner.queue.ask(move |desk| match read(desk, &id)? {
+        self.inner.queue.ask(move |desk| match read(desk, &id)? {
             Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
                 desk.touch()?;
+                desk.settled(&id);
                 desk.connection()
                     .prepare_cached(
                         "UPDATE reply SET state = ?2, value = ?3, content_type = ?4, resolved_at = ?5 WHERE id = ?1",
@@ -119,23 +108,21 @@ impl ReplyStore for SqliteReplyStore {
                 Ok(Resolved::Stored)
             }
             entry => Ok(Resolved::Refused(entry.map(|entry| entry.state))),
-        });
-        self.told(about, answer)
+        })
     }
 
     fn cancel(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        let about = id.clone();
-        let answer = self.inner.queue.ask(move |desk| match read(desk, &id)? {
+        self.inner.queue.ask(move |desk| match read(desk, &id)? {
             Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
                 desk.touch()?;
+                desk.settled(&id);
                 desk.connection()
                     .prepare_cached("UPDATE reply SET state = ?2 WHERE id = ?1")?
                     .execute(params![id.to_string(), CANCELLED])?;
                 Ok(true)
             }
             _ => Ok(false),
-        });
-        self.told(about, answer)
+        })
     }
 
     fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
@@ -153,9 +140,7 @@ impl ReplyStore for SqliteReplyStore {
     }
 
     fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        let about = id.clone();
-        let answer = self.inner.queue.ask(move |desk| delete(desk, &id));
-        self.told(about, answer)
+        self.inner.queue.ask(move |desk| delete(desk, &id))
     }
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
@@ -176,17 +161,12 @@ impl ReplyStore for SqliteReplyStore {
                 Ok(expired) => expired,
                 Err(error) => return Answer::ready(Err(error)),
             };
-            let woken = expired.clone();
-            let answer = inner.queue.ask(move |desk| {
+            inner.queue.ask(move |desk| {
                 let mut gone = 0;
                 for id in &expired {
                     gone += u64::from(delete(desk, id)?);
                 }
                 Ok(gone)
-            });
-            answer.map(move |gone| {
-                woken.iter().for_each(|id| inner.queue.replies.wake(id, u64::MAX));
-                gone
             })
         })
     }
@@ -196,17 +176,19 @@ impl ReplyStore for SqliteReplyStore {
         Answer::from_future(async move {
             let waits = Waits::begin(Arc::clone(&inner.queue), |queue| &queue.replies, id.clone());
             let look = || {
-                let id = id.clone();
-                inner.queue.ask(move |desk| {
+                let (id, clock) = (id.clone(), Arc::clone(&inner.clock));
+                let due = inner.queue.ask(move |desk| {
                     let entry = read(desk, &id)?.filter(|entry| entry.state == ReplyState::Pending);
-                    let now = std::time::SystemTime::from(moment(desk.now));
-                    Ok(match entry {
-                        Some(entry) => (vec![], Some(entry.expires_at.duration_since(now).unwrap_or_default())),
+                    Ok(entry.map(|entry| desk.alarm(milliseconds(entry.expires_at))))
+                });
+                due.map(move |due| {
+                    Ok(match due? {
+                        Some(due) => (vec![], Some(clock.now().until(due))),
                         None => (vec![()], None),
                     })
                 })
             };
-            Ok(!look_until(waits.hub(), wait, look).await?.is_empty())
+            Ok(!look_until(waits.hub(), &inner.clock, wait, look).await?.is_empty())
         })
     }
 }

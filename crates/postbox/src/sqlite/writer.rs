@@ -1,6 +1,7 @@
 //! The one connection to a file, and its thread, which gathers what is asked for at the same time into one transaction, and
 //! so into one wait for the disk. A thread that waits for its own operation and is alone does it itself.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +12,9 @@ use postbox_core::shared::mailbox::QueueError;
 use postbox_core::{Mailbox as _, UnboundedMailbox};
 use rusqlite::Connection;
 
-use super::desk::{Desk, Kept};
-use super::schema::explain;
+use super::desk::{Desk, Kept, News};
+use super::schema::{LockWait, explain, is_busy};
+use super::time::FileClock;
 use crate::address::MailboxName;
 use crate::error::Error;
 use crate::hub::{Hubs, Watched};
@@ -35,9 +37,12 @@ trait Job: Send {
     fn run(&mut self, desk: &mut Desk<'_>) -> rusqlite::Result<()>;
     /// The transaction is on the disk, or it failed. Who is to be woken.
     fn done(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker>;
+    /// When it was asked for: its wait for the file's lock began then.
+    fn asked_at(&self) -> Instant;
 }
 
 struct Task<T, F> {
+    asked_at: Instant,
     act: F,
     value: Option<T>,
     promise: Promise<T>,
@@ -61,12 +66,24 @@ where
         let not_done = || Error::connection("the operation was not done");
         promise.fulfil_quietly(outcome.and_then(|()| value.ok_or_else(not_done)))
     }
+
+    fn asked_at(&self) -> Instant {
+        self.asked_at
+    }
 }
 
-/// The connection, and what its last transaction knew.
+/// The connection, its clock, and what its last transaction knew.
 struct File {
     connection: Connection,
+    clock: FileClock,
     kept: Kept,
+}
+
+/// Why a transaction was not committed.
+enum Failure {
+    Sqlite(rusqlite::Error),
+    /// An operation panicked, and was rolled back.
+    Panic,
 }
 
 /// What the writer and those who ask it share.
@@ -81,29 +98,56 @@ pub(super) struct Queue {
     pub(super) replies: Hubs<ReplyId>,
     waiting: AtomicUsize,
     path: PathBuf,
+    busy_timeout: Duration,
 }
 
 impl Queue {
     /// Starts the thread. It ends when the queue is closed.
-    pub(super) fn start(path: PathBuf, connection: Connection) -> Arc<Self> {
+    pub(super) fn start(
+        path: PathBuf,
+        connection: Connection,
+        clock: FileClock,
+        busy_timeout: Duration,
+    ) -> Result<Arc<Self>, Error> {
         let queue = Arc::new(Queue {
             jobs: UnboundedMailbox::new(),
-            file: Mutex::new(File { connection, kept: Kept::default() }),
+            file: Mutex::new(File { connection, clock, kept: Kept::default() }),
             is_shared: AtomicBool::new(false),
             is_brisk: AtomicBool::new(false),
             mailboxes: Hubs::default(),
             replies: Hubs::default(),
             waiting: AtomicUsize::new(0),
             path,
+            busy_timeout,
         });
-        let own = Arc::clone(&queue);
+        /// However the thread ends, nobody waits for it any more.
+        struct Ending(Arc<Queue>);
+        impl Drop for Ending {
+            fn drop(&mut self) {
+                self.0.close();
+                while let Some(job) = self.0.jobs.dequeue() {
+                    drop(job);
+                }
+            }
+        }
+        let ending = Ending(Arc::clone(&queue));
         let thread = std::thread::Builder::new().name("postbox-sqlite".into());
-        thread.spawn(move || own.run()).expect("the process can start a thread");
-        queue
+        let started = thread.spawn(move || {
+            let ending = ending;
+            ending.0.run();
+        });
+        match started {
+            Ok(_) => Ok(queue),
+            Err(error) => Err(Error::connection(format!("cannot start a thread for the file: {error}"))),
+        }
     }
 
     pub(super) fn close(&self) {
         self.jobs.close();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.jobs.is_closed()
     }
 
     /// Asks for something. It is on the disk when the answer is there.
@@ -133,14 +177,14 @@ impl Queue {
             && !self.is_shared.load(Ordering::Relaxed)
             && let Ok(mut file) = self.file.try_lock()
         {
-            let done = file.transaction(|desk| act(desk));
+            let done = file.transaction(Instant::now() + self.busy_timeout, |desk| act(desk));
             drop(file);
             return Answer::ready(match done {
                 Ok((value, news)) => {
                     self.tell(news);
                     Ok(value)
                 }
-                Err(error) => Err(explain(&self.path, error)),
+                Err(failure) => Err(self.explain(failure)),
             });
         }
         self.hand_over(act, undelivered)
@@ -153,9 +197,9 @@ impl Queue {
         undelivered: Option<Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
         let (promise, result) = promise(undelivered);
-        let task = Task { act, value: None, promise };
+        let task = Task { asked_at: Instant::now(), act, value: None, promise };
         if !self.jobs.enqueue(Box::new(task)) {
-            return Answer::ready(Err(Error::connection("the connection to the file is closed")));
+            return Answer::ready(Err(Error::connection("the connection to the file is closed; open it again")));
         }
         let is_brisk = self.is_brisk.load(Ordering::Relaxed);
         Answer::from_future(result.awake_until(is_brisk.then(|| Instant::now() + AWAKE)))
@@ -232,32 +276,50 @@ impl Queue {
         }
     }
 
+    fn explain(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Sqlite(error) => explain(&self.path, self.busy_timeout, error),
+            Failure::Panic => Error::Connection {
+                message: "the operation failed by an error in postbox, and was undone; please report it".into(),
+                transient: false,
+                source: None,
+            },
+        }
+    }
+
     fn commit(&self, mut file: MutexGuard<'_, File>, mut jobs: Vec<Box<dyn Job>>) {
-        let done = file.transaction(|desk| jobs.iter_mut().try_for_each(|job| job.run(desk)));
+        let first = jobs.iter().map(|job| job.asked_at()).min().unwrap_or_else(Instant::now);
+        let run = |desk: &mut Desk<'_>| jobs.iter_mut().try_for_each(|job| job.run(desk));
+        let done = file.transaction(first + self.busy_timeout, run);
         match done {
             Ok(((), news)) => {
                 drop(file);
                 self.tell(news);
                 wake_all(jobs.into_iter().filter_map(|job| job.done(Ok(()))));
             }
-            Err(_) if jobs.len() > 1 => {
+            // What holds for the file holds for all of them.
+            Err(failure) if jobs.len() > 1 && !matches!(&failure, Failure::Sqlite(error) if is_busy(error)) => {
                 drop(file);
                 // One of them spoils it for all: each by itself.
                 for job in jobs {
                     self.commit(self.lock(), vec![job]);
                 }
             }
-            Err(error) => {
+            Err(failure) => {
                 drop(file);
-                let error = explain(&self.path, error);
+                let error = self.explain(failure);
                 wake_all(jobs.into_iter().filter_map(|job| job.done(Err(error.clone()))));
             }
         }
     }
 
-    fn tell(&self, news: Vec<(MailboxName, u64)>) {
-        for (name, many) in news {
+    /// Wakes the waiters that a commit concerns.
+    fn tell(&self, news: News) {
+        for (name, many) in news.mailboxes {
             self.mailboxes.wake(&name, many);
+        }
+        for reply in news.replies {
+            self.replies.wake(&reply, u64::MAX);
         }
     }
 }
@@ -277,25 +339,42 @@ impl Watched for Queue {
 }
 
 impl File {
-    /// Does something in one transaction, and says which mailboxes have something new to deliver.
+    /// Does something in one transaction. Returns what waiters are told. The file's lock is waited for until `deadline`.
     fn transaction<T>(
         &mut self,
+        deadline: Instant,
         act: impl FnOnce(&mut Desk<'_>) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<(T, Vec<(MailboxName, u64)>)> {
-        let (connection, kept) = (&self.connection, std::mem::take(&mut self.kept));
-        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    ) -> Result<(T, News), Failure> {
+        let (connection, clock, kept) = (&self.connection, &mut self.clock, std::mem::take(&mut self.kept));
+        let begin = || connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]);
+        let mut lock = LockWait::until(deadline);
+        while let Err(error) = begin() {
+            if !lock.wait(&error) {
+                return Err(Failure::Sqlite(error));
+            }
+        }
         let work = || {
-            let mut desk = Desk::open(connection, kept)?;
+            let mut desk = Desk::open(connection, clock.now(), kept)?;
             let value = act(&mut desk)?;
             let (news, kept) = desk.close()?;
             connection.prepare_cached("COMMIT")?.execute([])?;
-            self.kept = kept;
-            Ok((value, news))
+            Ok((value, news, kept))
         };
-        work().inspect_err(|_| {
-            if !connection.is_autocommit() {
-                let _ = connection.execute_batch("ROLLBACK");
+        let done = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(done) => done.map_err(Failure::Sqlite),
+            Err(_) => Err(Failure::Panic),
+        };
+        match done {
+            Ok((value, news, kept)) => {
+                self.kept = kept;
+                Ok((value, news))
             }
-        })
+            Err(failure) => {
+                if !connection.is_autocommit() {
+                    let _ = connection.execute_batch("ROLLBACK");
+                }
+                Err(failure)
+            }
+        }
     }
 }

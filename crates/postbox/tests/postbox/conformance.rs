@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postbox::conformance::Harness;
 use postbox::testing::{FakeBackend, ManualClock};
-use postbox::{Clock as _, Connection, MemoryBackend};
+use postbox::{Clock as _, Connection, MemoryBackend, SqliteBackend, Synchronous};
 
 struct Manual {
     connection: Connection,
@@ -70,7 +70,7 @@ mod memory {
 
     #[test]
     fn random_operations_do_as_the_ledger() {
-        postbox::conformance::property(&Manual::memory(), 600);
+        postbox::conformance::property(&Manual::memory(), cases(600));
     }
 }
 
@@ -96,17 +96,19 @@ mod real_time {
     }
 }
 
-/// A file of its own for each case.
+/// A file of its own for each case, whose time the test moves.
 struct File {
     connection: Connection,
+    clock: ManualClock,
     _folder: tempfile::TempDir,
 }
 
 impl File {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let backend = postbox::SqliteBackend::open_with(folder.path().join("cases.db"), postbox::Synchronous::Normal);
-        File { connection: Connection::new(backend.unwrap()), _folder: folder }
+        let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
+        let path = folder.path().join("cases.db");
+        let backend = SqliteBackend::open_with_clock(path, Synchronous::Normal, Arc::new(clock.clone())).unwrap();
+        File { connection: Connection::new(backend), clock, _folder: folder }
     }
 }
 
@@ -116,11 +118,15 @@ impl Harness for File {
     }
 
     fn advance(&self, by: Duration) {
-        Real.advance(by);
+        self.clock.advance(by);
     }
 
     fn tick(&self) -> Duration {
-        Duration::from_millis(100)
+        Duration::from_secs(1)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 }
 
@@ -131,7 +137,7 @@ mod sqlite {
 
     #[test]
     fn random_operations_do_as_the_ledger() {
-        postbox::conformance::property(&File::new(), 3);
+        postbox::conformance::property(&File::new(), cases(600));
     }
 }
 

@@ -11,18 +11,30 @@ use rusqlite::{Connection, OptionalExtension as _, Result, params};
 pub(super) use self::kept::Kept;
 use self::row::Row;
 use super::schema::{BEHIND, DELAYED, IDS, LEASED, READY, RETURNING};
+use super::time::{Now, is_behind, restart_deadlines};
 use crate::address::MailboxName;
 use crate::backend::{Counts, Delivery, MailboxSettings, Outgoing};
 use crate::clock::Moment;
-use crate::id::{MessageId, ReceiptHandle};
+use crate::id::{MessageId, ReceiptHandle, ReplyId};
 use crate::wire;
 
 /// One transaction: its moment, and the mailboxes that it touches.
 pub(in crate::sqlite) struct Desk<'a> {
     connection: &'a Connection,
+    clock: Now,
     pub(in crate::sqlite) now: i64,
     kept: Kept,
     rows: HashMap<MailboxName, Row>,
+    settled: Vec<ReplyId>,
+}
+
+/// What waiters are told after the commit of a transaction.
+#[derive(Default)]
+pub(in crate::sqlite) struct News {
+    /// Mailboxes in which something is deliverable, or will be at a new moment, and how many waiters have to look.
+    pub(in crate::sqlite) mailboxes: Vec<(MailboxName, u64)>,
+    /// Replies that were resolved, cancelled or deleted.
+    pub(in crate::sqlite) replies: Vec<ReplyId>,
 }
 
 /// What is needed of a message on its way from one state to another.
@@ -45,8 +57,8 @@ pub(in crate::sqlite) fn moment(millis: i64) -> Moment {
     Moment::from_nanos(u64::try_from(millis).unwrap_or(0).saturating_mul(1_000_000))
 }
 
-/// Never earlier than asked for.
-fn millis(duration: std::time::Duration) -> i64 {
+/// Rounded up, so that nothing ends early.
+pub(super) fn millis(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX / 4)
 }
 
@@ -62,31 +74,44 @@ fn blob_of(id: &MessageId) -> Option<[u8; 16]> {
 }
 
 const FIVE_MINUTES: i64 = 300_000;
-/// So often, in milliseconds, the moment is written to the file. A clock that goes back takes the file's time back by less.
+/// How often, in milliseconds, the present moment is written to the file.
 const MARK: i64 = 1_000;
 
 impl<'a> Desk<'a> {
-    /// At the wall clock's moment, but never before a moment that the file has seen. The transaction has begun.
-    pub(in crate::sqlite) fn open(connection: &'a Connection, kept: Kept) -> Result<Self> {
-        let kept = kept.if_current(connection)?;
-        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(wall.as_millis()).unwrap_or(i64::MAX / 4).max(kept.high_water);
-        Ok(Desk { connection, now, kept, rows: HashMap::new() })
+    /// At a moment of the connection's clock. The transaction has begun.
+    pub(in crate::sqlite) fn open(connection: &'a Connection, clock: Now, kept: Kept) -> Result<Self> {
+        let now = clock.millis;
+        let mut kept = kept.if_current(connection)?;
+        if is_behind(now, kept.high_water) {
+            restart_deadlines(connection, now)?;
+            kept = Kept::default().if_current(connection)?;
+        }
+        Ok(Desk { connection, clock, now, kept, rows: HashMap::new(), settled: Vec::new() })
     }
 
-    /// Writes back what has changed. Says which mailboxes have something new to deliver, and what the next transaction can
-    /// go on with once this one is committed.
-    pub(in crate::sqlite) fn close(mut self) -> Result<(Vec<(MailboxName, u64)>, Kept)> {
-        let mut news = Vec::new();
+    /// When the process's clock shows a moment of the file.
+    pub(in crate::sqlite) fn alarm(&self, moment: i64) -> Moment {
+        self.clock.alarm(moment)
+    }
+
+    /// A reply was resolved, cancelled or deleted: its waiters are woken after the commit.
+    pub(in crate::sqlite) fn settled(&mut self, id: &ReplyId) {
+        self.settled.push(id.clone());
+    }
+
+    /// Writes back what has changed. Returns what waiters are told after the commit, and what the next transaction can
+    /// go on with.
+    pub(in crate::sqlite) fn close(mut self) -> Result<(News, Kept)> {
+        let mut mailboxes = Vec::new();
         let mut changed = false;
         for (name, mut row) in std::mem::take(&mut self.rows) {
             if std::mem::take(&mut row.changed) {
                 changed = true;
                 row.write(self.connection)?;
             }
-            match std::mem::take(&mut row.surfaced) {
+            match std::mem::take(&mut row.news) {
                 0 => {}
-                surfaced => news.push((name.clone(), surfaced)),
+                news => mailboxes.push((name.clone(), news)),
             }
             self.kept.put(name, row);
         }
@@ -94,7 +119,7 @@ impl<'a> Desk<'a> {
         if changed {
             self.touch()?;
         }
-        Ok((news, self.kept))
+        Ok((News { mailboxes, replies: self.settled }, self.kept))
     }
 
     /// Takes the row of a mailbox out, to be put back by the caller; what is due in it is done.
@@ -120,13 +145,16 @@ impl<'a> Desk<'a> {
         Ok(Some(row))
     }
 
-    /// The row of a mailbox, made if there is none.
-    fn take_or_make(&mut self, name: &MailboxName) -> Result<Row> {
+    /// The row of a mailbox, made with these settings if there is none.
+    fn take_or_make(&mut self, name: &MailboxName, settings: &MailboxSettings) -> Result<Row> {
         if let Some(row) = self.take(name)? {
             return Ok(row);
         }
         self.sweep()?;
-        Row::make(self.connection, name)
+        let mut row = Row::make(self.connection, name)?;
+        row.configure(settings);
+        row.use_at(self.now);
+        Ok(row)
     }
 
     fn with<T>(&mut self, name: &MailboxName, act: impl FnOnce(&mut Self, &mut Row) -> Result<T>) -> Result<Option<T>> {
@@ -203,7 +231,7 @@ impl<'a> Desk<'a> {
             return self.bury(row, &slip, postbox_core::DELIVERIES_SPENT);
         }
         row.ready += 1;
-        row.surfaced += 1;
+        row.news += 1;
         self.set(row, slip.seq, READY, None)
     }
 
@@ -211,10 +239,10 @@ impl<'a> Desk<'a> {
     fn set(&self, row: &mut Row, seq: i64, state: i64, due: Option<i64>) -> Result<()> {
         row.changed = true;
         row.counter += 1;
-        row.due_by(due);
+        row.schedule(due);
         self.connection
-            .prepare_cached("UPDATE message SET state = ?2, ord = ?3, due = ?4 WHERE seq = ?1")?
-            .execute(params![seq, state, row.counter, due])?;
+            .prepare_cached("UPDATE message SET state = ?2, ord = ?3, due = ?4, since = ?5 WHERE seq = ?1")?
+            .execute(params![seq, state, row.counter, due, self.now])?;
         Ok(())
     }
 
@@ -243,22 +271,22 @@ impl<'a> Desk<'a> {
     }
 
     pub(in crate::sqlite) fn configure(&mut self, name: &MailboxName, settings: &MailboxSettings) -> Result<()> {
-        let mut row = self.take_or_make(name)?;
-        let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
-        let before = (row.max_size, row.max_deliveries, row.window, row.idle_expiry);
-        row.max_size = settings.max_size.map(number).or(row.max_size);
-        row.max_deliveries = settings.max_deliveries.map(i64::from).or(row.max_deliveries);
-        row.window = settings.deduplication_window.map(millis).or(row.window);
-        row.idle_expiry = settings.idle_expiry.map(millis).or(row.idle_expiry);
-        row.changed |= before != (row.max_size, row.max_deliveries, row.window, row.idle_expiry);
+        let mut row = self.take_or_make(name, settings)?;
+        row.configure(settings);
         row.use_at(self.now);
         self.rows.insert(name.clone(), row);
         Ok(())
     }
 
-    pub(in crate::sqlite) fn send(&mut self, name: &MailboxName, message: &Outgoing) -> Result<Stored> {
+    /// Stores a message. The settings are for a mailbox that does not exist yet.
+    pub(in crate::sqlite) fn send(
+        &mut self,
+        name: &MailboxName,
+        settings: &MailboxSettings,
+        message: &Outgoing,
+    ) -> Result<Stored> {
         let Some(id) = blob_of(&message.id) else { return Ok(Stored::NotAUuid) };
-        let mut row = self.take_or_make(name)?;
+        let mut row = self.take_or_make(name, settings)?;
         let result = self.store(&mut row, &id, message);
         self.rows.insert(name.clone(), row);
         result
@@ -290,8 +318,10 @@ impl<'a> Desk<'a> {
             let until = self.now.saturating_add(row.window.unwrap_or(FIVE_MINUTES));
             row.due_by(Some(until));
             self.connection
-                .prepare_cached("INSERT INTO deduplication (mailbox, key, id, until) VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![row.id, key, &id[..], until])?;
+                .prepare_cached(
+                    "INSERT INTO deduplication (mailbox, key, id, until, since) VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![row.id, key, &id[..], until, self.now])?;
         }
         let body = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
         let group = special.and_then(|special| special.group.clone());
@@ -302,19 +332,20 @@ impl<'a> Desk<'a> {
         // A plain message is ready as it is stored; the others take their place afterwards.
         let is_plain = delay == 0 && group.is_none();
         let (state, due) = if delay > 0 { (DELAYED, Some(self.now + delay)) } else { (READY, None) };
-        row.due_by(due);
+        row.schedule(due);
         row.due_by(expires_at);
         self.connection
             .prepare_cached(
-                "INSERT INTO message (mailbox, id, state, ord, due, sent_at, expires_at, grp, body) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                "INSERT INTO message (mailbox, id, state, ord, due, since, sent_at, expires_at, grp, body) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9)",
             )?
             .execute(params![row.id, &id[..], state, row.counter, due, self.now, expires_at, group, &body[..]])?;
         if delay > 0 {
             row.delayed += 1;
+            row.news += 1;
         } else if is_plain {
             row.ready += 1;
-            row.surfaced += 1;
+            row.news += 1;
         } else {
             let slip = Slip { seq: self.connection.last_insert_rowid(), state: -1, deliveries: 0, group };
             self.join(row, slip)?;
@@ -350,10 +381,10 @@ impl<'a> Desk<'a> {
                 row.changed = true;
                 desk.connection
                     .prepare_cached(
-                        "UPDATE message SET state = 4, rank = ord, ord = ?2, receipt = ?2, due = ?3, \
+                        "UPDATE message SET state = 4, rank = ord, ord = ?2, receipt = ?2, due = ?3, since = ?4, \
                          deliveries = deliveries + 1 WHERE seq = ?1",
                     )?
-                    .execute(params![*seq, row.counter, due])?;
+                    .execute(params![*seq, row.counter, due, now])?;
                 row.ready -= 1;
                 row.leased += 1;
                 delivery.delivery_count += 1;
@@ -362,7 +393,7 @@ impl<'a> Desk<'a> {
             let next = if taken.is_empty() { desk.next_due(row)? } else { None };
             // Whoever waits uses the mailbox.
             let next = row.idle_expiry.map_or(next, |idle| next.into_iter().chain([now + idle / 2]).min());
-            row.due_by((!taken.is_empty()).then_some(due));
+            row.schedule((!taken.is_empty()).then_some(due));
             Ok((taken.into_iter().map(|(_, delivery)| delivery).collect(), next))
         })?;
         Ok(taken.unwrap_or_default())
@@ -448,6 +479,7 @@ impl<'a> Desk<'a> {
                 0 => desk.surface(row, slip),
                 after => {
                     row.delayed += 1;
+                    row.news += 1;
                     desk.set(row, slip.seq, RETURNING, Some(desk.now + after))
                 }
             }
@@ -459,7 +491,7 @@ impl<'a> Desk<'a> {
         self.act(name, handle, |desk, row, slip, _| {
             row.leave(LEASED);
             row.ready += 1;
-            row.surfaced += 1;
+            row.news += 1;
             row.changed = true;
             // It may be past its expiry, which did not count while it was leased.
             row.due_by(Some(i64::MIN));
@@ -516,7 +548,7 @@ impl<'a> Desk<'a> {
 
     pub(in crate::sqlite) fn purge(&mut self, name: &MailboxName) -> Result<u64> {
         let purged = self.with(name, |desk, row| {
-            let gone = desk.connection.prepare_cached("DELETE FROM message WHERE mailbox = ?1")?.execute([row.id])?;
+            let gone = desk.remove_all(row.id)?;
             (row.ready, row.delayed, row.leased, row.changed) = (0, 0, 0, true);
             Ok(gone as u64)
         })?;
@@ -545,10 +577,24 @@ impl<'a> Desk<'a> {
         }
     }
 
+    /// Removes all messages of a mailbox, by the partial indexes that have all states between them. Returns how many.
+    fn remove_all(&self, mailbox: i64) -> Result<usize> {
+        let mut gone = 0;
+        for statement in [
+            "DELETE FROM message INDEXED BY message_ready WHERE mailbox = ?1 AND state = 0",
+            "DELETE FROM message INDEXED BY message_behind WHERE mailbox = ?1 AND state = 1",
+            "DELETE FROM message INDEXED BY message_due WHERE mailbox = ?1 AND state >= 2",
+        ] {
+            gone += self.connection.prepare_cached(statement)?.execute([mailbox])?;
+        }
+        Ok(gone)
+    }
+
     /// Takes a mailbox away, with all that is in it.
     fn discard(&mut self, mailbox: i64) -> Result<()> {
         self.kept.forget(mailbox);
-        for table in ["message", "dead", "deduplication"] {
+        self.remove_all(mailbox)?;
+        for table in ["dead", "deduplication"] {
             self.connection.prepare_cached(&format!("DELETE FROM {table} WHERE mailbox = ?1"))?.execute([mailbox])?;
         }
         self.connection.prepare_cached("DELETE FROM mailbox WHERE id = ?1")?.execute([mailbox])?;

@@ -3,7 +3,9 @@
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 
 use super::super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
+use super::millis;
 use crate::address::MailboxName;
+use crate::backend::MailboxSettings;
 
 /// A mailbox, as its row says; written back at the end of the transaction.
 pub(super) struct Row {
@@ -21,8 +23,8 @@ pub(super) struct Row {
     pub(super) changed: bool,
     /// Nothing in it is due before this moment, if at all.
     pub(super) due: Option<i64>,
-    /// How many messages became deliverable in this transaction.
-    pub(super) surfaced: u64,
+    /// How many waiters this transaction wakes: one for each message that became deliverable, or that will at a new moment.
+    pub(super) news: u64,
 }
 
 impl Row {
@@ -47,7 +49,7 @@ impl Row {
                     idle_at: row.get(10)?,
                     changed: false,
                     due: None,
-                    surfaced: 0,
+                    news: 0,
                 })
             })
             .optional()?
@@ -69,6 +71,25 @@ impl Row {
             .query_row([self.id], |found| Ok([found.get(0)?, found.get(1)?, found.get(2)?]))?;
         self.due = due.into_iter().flatten().min();
         Ok(())
+    }
+
+    /// A lease or a delay ends at a moment. Until then the mailbox is in use.
+    pub(super) fn schedule(&mut self, moment: Option<i64>) {
+        self.due_by(moment);
+        if let Some((moment, idle)) = moment.zip(self.idle_expiry) {
+            self.idle_at = self.idle_at.max(Some(moment.saturating_add(idle)));
+        }
+    }
+
+    /// Takes over the settings that are given; the others stay.
+    pub(super) fn configure(&mut self, settings: &MailboxSettings) {
+        let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        let before = (self.max_size, self.max_deliveries, self.window, self.idle_expiry);
+        self.max_size = settings.max_size.map(number).or(self.max_size);
+        self.max_deliveries = settings.max_deliveries.map(i64::from).or(self.max_deliveries);
+        self.window = settings.deduplication_window.map(millis).or(self.window);
+        self.idle_expiry = settings.idle_expiry.map(millis).or(self.idle_expiry);
+        self.changed |= before != (self.max_size, self.max_deliveries, self.window, self.idle_expiry);
     }
 
     /// Something will be due at a moment.
@@ -97,7 +118,7 @@ impl Row {
             idle_at: None,
             changed: true,
             due: None,
-            surfaced: 0,
+            news: 0,
         })
     }
 
