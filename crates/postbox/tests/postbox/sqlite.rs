@@ -1,5 +1,8 @@
 //! The file: several connections and processes on one, crashes, files that are not ours, the outbox.
 
+mod refusals;
+mod time;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -238,7 +241,8 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
     // As version 1 wrote it.
     let file = rusqlite::Connection::open(&path).unwrap();
     let older = "DROP INDEX mailbox_idle; ALTER TABLE mailbox DROP COLUMN idle_at; \
-                 DROP INDEX dead_id; ALTER TABLE message DROP COLUMN rank; PRAGMA user_version = 1";
+                 DROP INDEX dead_id; ALTER TABLE message DROP COLUMN rank; \
+                 ALTER TABLE message DROP COLUMN since; ALTER TABLE deduplication DROP COLUMN since; PRAGMA user_version = 1";
     file.execute_batch(older).unwrap();
     drop(file);
     // A connection of its own, since the other one is still open.
