@@ -6,6 +6,8 @@
 
 mod desk;
 mod mailbox;
+#[cfg(all(test, feature = "conformance"))]
+mod plans;
 mod replies;
 mod schema;
 mod time;

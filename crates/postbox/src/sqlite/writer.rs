@@ -209,6 +209,11 @@ impl Queue {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(all(test, feature = "conformance"))]
+    pub(super) fn with_connection(&self, act: impl FnOnce(&mut Connection)) {
+        act(&mut self.lock().connection);
+    }
+
     /// Changes when another connection has changed the file.
     fn version(&self) -> i64 {
         self.lock().connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
@@ -376,5 +381,62 @@ impl File {
                 Err(failure)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join;
+
+    use super::super::{Desk, SqliteBackend};
+    use super::*;
+    use crate::backend::{Backend as _, Outgoing};
+    use crate::codec::ContentType;
+
+    #[test]
+    fn a_panic_fails_its_own_operation_and_undoes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = SqliteBackend::open(folder.path().join("a.db")).unwrap();
+        let queue = Arc::clone(&backend.inner.queue);
+        let name = MailboxName::new("jobs").unwrap();
+        let fails = move |name: MailboxName| {
+            queue.ask(move |desk: &mut Desk<'_>| -> rusqlite::Result<()> {
+                desk.send(&name, &Default::default(), &Outgoing::new("1".into(), ContentType::from("text/plain")))?;
+                panic!("on purpose")
+            })
+        };
+        let mailbox = backend.mailbox(&name, &Default::default()).unwrap();
+        let total = || mailbox.counts().blocking().unwrap().total();
+        let assert_failed = |outcome: Result<(), Error>| {
+            let error = outcome.unwrap_err();
+            assert!(matches!(error, Error::Connection { transient: false, .. }), "{error:?}");
+        };
+        // By the thread of the file, alone and together with others, and by a thread that waits.
+        let send = || mailbox.send_one(Outgoing::new("2".into(), ContentType::from("text/plain")));
+        postbox_core::wait_for(async {
+            assert_failed(fails(name.clone()).await);
+            let (before, failing, after) = (send(), fails(name.clone()), send());
+            let ((before, failing), after) = join(join(before, failing), after).await;
+            assert_failed(failing);
+            assert!(before.is_ok() && after.is_ok());
+        });
+        assert_eq!(total(), 2);
+        assert_failed(crate::operation::Call::new(move || fails(name)).blocking());
+        assert_eq!(total(), 2);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let backend = SqliteBackend::open(&path).unwrap();
+        let queue = Arc::clone(&backend.inner.queue);
+        let asked = queue.hand_over(|_| Ok(()), None);
+        queue.close();
+        let _ = asked.blocking();
+        let refused = queue.hand_over(|_| Ok(()), None).blocking().unwrap_err();
+        assert!(refused.to_string().contains("open it again"), "{refused}");
+        let again = SqliteBackend::open(&path).unwrap();
+        again.inner.queue.hand_over(|_| Ok(()), None).blocking().unwrap();
     }
 }
