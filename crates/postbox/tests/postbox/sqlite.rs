@@ -1,5 +1,6 @@
 //! The file: several connections and processes on one, crashes, files that are not ours, the outbox.
 
+mod fixtures;
 mod refusals;
 mod time;
 

@@ -56,7 +56,7 @@ fn seeds(variable: &str, default: u64) -> Range<u64> {
 }
 
 /// The file is whole, and what its mailbox counts is there.
-fn check_file(path: &Path) {
+pub(super) fn check_file(path: &Path) {
     let connection = rusqlite::Connection::open(path).unwrap();
     let check: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(check, "ok");
