@@ -159,9 +159,10 @@ impl Queue {
             Some(Visibility::Release) => Some((0, true)),
         };
         if let Some((seconds, _)) = change {
-            let age = self.leases.age(busy.handle()).as_secs();
-            if age + u64::from(seconds.unsigned_abs()) > LONGEST {
-                let limit = format!("{LONGEST} s in all since it was received, on SQS, which was {age} s ago");
+            let age = self.leases.age(busy.handle());
+            if age + Duration::from_secs(seconds.unsigned_abs().into()) > Duration::from_secs(LONGEST) {
+                let age = age.as_secs_f64();
+                let limit = format!("{LONGEST} s in all since it was received, on SQS, which was {age:.1} s ago");
                 let error = Error::invalid("visibility_timeout", format!("{seconds} s"), limit);
                 return (None, Answer::ready(Err(error)));
             }

@@ -47,6 +47,7 @@
 mod dead_letters;
 mod errors;
 mod extras;
+mod extremes;
 mod finish;
 mod lifecycle;
 mod property;
@@ -174,6 +175,13 @@ macro_rules! __conformance_list {
                 a_released_receipt_is_good_for_nothing,
                 a_release_after_other_deliveries_keeps_the_order,
                 a_released_group_stays_in_order,
+            }
+            extremes {
+                sends_take_any_delay_and_expiry_within_their_limits,
+                leases_take_any_length_within_their_limit,
+                replies_take_any_time_within_their_limit,
+                numbers_of_any_size_are_taken,
+                texts_of_any_kind_are_kept_or_refused,
             }
             lifecycle {
                 counts_are_by_state,

@@ -64,6 +64,11 @@ impl RedisMailbox {
     }
 }
 
+/// A number of messages, as scripts take it: more than a mailbox holds is as good as the largest number.
+pub(super) fn at_most(many: usize) -> Bytes {
+    many.min(i32::MAX as usize).to_string().into()
+}
+
 /// Takes what comes until the deadline. It looks and waits where the connection is: what the server tells of is asked for at once,
 /// and the receiver is woken when it is there.
 async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
@@ -186,7 +191,7 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.post.other(&script::PEEK, vec![max.to_string().into()], |answer| {
+        self.post.other(&script::PEEK, vec![at_most(max)], |answer| {
             let mut parts = list(answer).into_iter();
             let mut part = || parts.next().unwrap_or_default();
             let (now, entries, bodies) = (natural(&part()), bytes(part()), list(part()));
@@ -195,7 +200,7 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.post.other(&script::DEAD_LETTERS, vec![max.to_string().into()], |answer| {
+        self.post.other(&script::DEAD_LETTERS, vec![at_most(max)], |answer| {
             let read = |letter: Value| {
                 let mut parts = list(letter).into_iter();
                 let mut part = || parts.next().unwrap_or_default();
@@ -212,13 +217,13 @@ impl ByteMailbox for RedisMailbox {
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
         let (most, id) = match which {
-            Redrive::UpTo(most) => (most.min(i32::MAX as usize), Bytes::new()),
+            Redrive::UpTo(most) => (at_most(most), Bytes::new()),
             Redrive::One(id) => match id.as_u128() {
-                Some(id) => (1, Bytes::copy_from_slice(&id.to_be_bytes())),
+                Some(id) => (at_most(1), Bytes::copy_from_slice(&id.to_be_bytes())),
                 None => return Answer::ready(Ok(0)),
             },
         };
-        self.post.other(&script::REDRIVE, vec![most.to_string().into(), id], |many| natural(&many))
+        self.post.other(&script::REDRIVE, vec![most, id], |many| natural(&many))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {

@@ -10,6 +10,7 @@ use redis::Value;
 
 use super::entry::{bytes, integer, list, millis, natural};
 use super::link::Link;
+use super::mailbox::at_most;
 use super::script::{self, Script};
 use crate::clock::{Moment, SystemClock};
 use crate::error::Error;
@@ -93,7 +94,7 @@ impl RedisReplyStore {
 }
 
 async fn expired(link: &Arc<Link>, limit: usize) -> Result<Vec<ReplyId>, Error> {
-    let limit = Bytes::from(limit.to_string());
+    let limit = at_most(limit);
     let looks = (0..SHELVES).map(|shelf| run(link, &script::REPLY_EXPIRED, shelf, "", vec![limit.clone()]));
     let mut ids = Vec::new();
     for found in join_all(looks).await {

@@ -3,7 +3,7 @@
 promote()
 finish()
 local letters = {}
-local ids = call('ZRANGE', DEAD, 0, ARGV[5] - 1)
+local ids = tonumber(ARGV[5]) > 0 and call('ZRANGE', DEAD, 0, ARGV[5] - 1) or {}
 for i = 1, #ids do
   local letter = cmsgpack.unpack(call('HGET', GRAVES, ids[i]))
   letters[i] = { letter.e, letter.t, letter.r, letter.b }
