@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Inner;
-use super::desk::{Desk, Stored};
-use super::writer::Queue;
+use super::mailbox_state::{MailboxState, SendOutcome};
+use super::transaction::Transaction;
+use super::writer::Writer;
 use crate::address::MailboxName;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
@@ -18,12 +19,13 @@ use crate::id::MessageId;
 use crate::operation::Answer;
 use crate::receive::in_background;
 
+#[derive(Clone)]
 pub(super) struct SqliteMailbox {
     inner: Arc<Inner>,
     name: MailboxName,
     settings: MailboxSettings,
-    /// Whether the settings were written to the file.
-    configured: Arc<AtomicBool>,
+    /// Whether the settings are in the file.
+    is_configured: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for SqliteMailbox {
@@ -32,108 +34,136 @@ impl fmt::Debug for SqliteMailbox {
     }
 }
 
+/// A message as this mailbox's `send` answers it.
+pub(super) fn send_result(outcome: SendOutcome, id: &MessageId, mailbox: &MailboxName) -> Result<MessageId, Error> {
+    match outcome {
+        SendOutcome::Stored(id) => Ok(id),
+        SendOutcome::Full(most) => {
+            Err(Error::MailboxFull { mailbox: mailbox.to_string(), limit: format!("max_size = {most}") })
+        }
+        SendOutcome::IdInUse => Err(Error::id_in_use(id)),
+        SendOutcome::NotAUuid => Err(Error::invalid("message id", id, "a UUID")),
+    }
+}
+
 impl SqliteMailbox {
     pub(super) fn new(inner: Arc<Inner>, name: MailboxName, settings: MailboxSettings) -> Self {
-        let configured = Arc::new(AtomicBool::new(settings == MailboxSettings::default()));
-        SqliteMailbox { inner, name, settings, configured }
+        let is_configured = Arc::new(AtomicBool::new(settings == MailboxSettings::default()));
+        SqliteMailbox { inner, name, settings, is_configured }
     }
 
-    fn queue(&self) -> &Arc<Queue> {
-        &self.inner.queue
+    fn writer(&self) -> &Arc<Writer> {
+        &self.inner.writer
     }
 
-    /// Asks for something to be done in this mailbox. The first one brings the settings along.
-    fn ask<T: Send + 'static>(
+    /// Does something in a transaction. The handle's first operation also writes its settings.
+    fn submit<T: Send + 'static>(
         &self,
-        act: impl FnMut(&mut Desk<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
+        act: impl FnMut(&mut Transaction<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        self.configured_by(self.queue().ask(self.within(act)))
+        self.note_configured(self.writer().submit(self.with_settings(act)))
     }
 
-    fn within<T: Send + 'static>(
+    /// Does something to the mailbox. If there is none, the answer is the default one.
+    fn submit_to_mailbox<T: Default + Send + 'static>(
         &self,
-        mut act: impl FnMut(&mut Desk<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
-    ) -> impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static {
+        mut act: impl FnMut(&mut MailboxState<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<Result<T, Error>> {
+        self.submit(move |transaction, name| Ok(transaction.with_mailbox(name, &mut act)?.unwrap_or_default()))
+    }
+
+    fn with_settings<T: Send + 'static>(
+        &self,
+        mut act: impl FnMut(&mut Transaction<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
+    ) -> impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static {
         let name = self.name.clone();
-        let settings = (!self.configured.load(Ordering::SeqCst)).then(|| self.settings.clone());
-        move |desk| {
+        let settings = (!self.is_configured.load(Ordering::SeqCst)).then(|| self.settings.clone());
+        move |transaction| {
             if let Some(settings) = &settings {
-                desk.configure(&name, settings)?;
+                configure(transaction, &name, settings)?;
             }
-            act(desk, &name)
+            act(transaction, &name)
         }
     }
 
-    /// The settings that an operation brought along are in the file when it has succeeded, not before.
-    fn configured_by<T: Send + 'static>(&self, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
-        if self.configured.load(Ordering::SeqCst) {
+    /// The settings are in the file when the operation that writes them has succeeded.
+    fn note_configured<T: Send + 'static>(&self, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
+        if self.is_configured.load(Ordering::SeqCst) {
             return answer;
         }
-        let configured = Arc::clone(&self.configured);
+        let is_configured = Arc::clone(&self.is_configured);
         answer.map(move |result| {
-            configured.fetch_or(result.is_ok(), Ordering::SeqCst);
+            is_configured.fetch_or(result.is_ok(), Ordering::SeqCst);
             result
         })
     }
 
-    /// A verb with a result for each of its entries.
-    fn each<E: Send + 'static>(
+    /// A verb that settles deliveries, with a result for each.
+    fn settle<E: Send + 'static>(
         &self,
         entries: Batch<E>,
         receipt: impl Fn(&E) -> &Receipt + Send + 'static,
-        act: impl Fn(&mut Desk<'_>, &MailboxName, &E) -> rusqlite::Result<bool> + Send + 'static,
+        settle: impl Fn(&mut MailboxState<'_>, &E) -> rusqlite::Result<bool> + Send + 'static,
     ) -> Answer<Batch<Result<(), Error>>> {
         let ids: Vec<MessageId> = entries.iter().map(|entry| receipt(entry).id.clone()).collect();
-        let done = self.ask(move |desk, name| {
-            entries.iter().map(|entry| act(desk, name, entry)).collect::<rusqlite::Result<Vec<bool>>>()
+        let done = self.submit_to_mailbox(move |mailbox| {
+            entries.iter().map(|entry| settle(mailbox, entry)).collect::<rusqlite::Result<Vec<bool>>>()
         });
         done.map(move |done| match done {
             Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
+            // A mailbox that does not exist has settled none of them.
             Ok(done) => {
-                let merge = |(id, done)| if done { Ok(()) } else { Err(Error::ReceiptHandleExpired { id }) };
-                ids.into_iter().zip(done).map(merge).collect()
+                let mut done = done.into_iter();
+                let mut result = |id| match done.next() {
+                    Some(true) => Ok(()),
+                    _ => Err(Error::ReceiptHandleExpired { id }),
+                };
+                ids.into_iter().map(&mut result).collect()
             }
         })
     }
 
-    /// Takes what is there. What nobody waits for any more is released.
-    fn attempt(&self, request: Receive) -> Answer<Result<(Vec<Delivery>, Option<Moment>), Error>> {
-        let act = self.within(move |desk, name| {
-            let (deliveries, due) = desk.receive(name, request.max, request.visibility)?;
-            Ok((deliveries, due.map(|due| desk.alarm(due))))
+    /// Leases what is there, or says when to look again. Deliveries whose caller has stopped waiting are released.
+    fn try_receive(&self, request: Receive) -> Answer<Result<(Vec<Delivery>, Option<Moment>), Error>> {
+        let receive = self.with_settings(move |transaction, name| {
+            let receive = |mailbox: &mut MailboxState<'_>| mailbox.receive(request.max, request.visibility);
+            let (deliveries, due) = transaction.with_mailbox(name, receive)?.unwrap_or_default();
+            Ok((deliveries, due.map(|due| transaction.alarm(due))))
         });
-        let (queue, name) = (Arc::clone(self.queue()), self.name.clone());
-        let taken = self.queue().ask_or(act, move |(deliveries, _)| {
+        let (writer, name) = (Arc::clone(self.writer()), self.name.clone());
+        let received = self.writer().submit_or(receive, move |(deliveries, _)| {
             if deliveries.is_empty() {
                 return;
             }
-            in_background(queue.ask(move |desk| {
-                for delivery in &deliveries {
-                    desk.release(&name, &delivery.receipt_handle)?;
-                }
-                Ok(())
+            in_background(writer.submit(move |transaction| {
+                let release = |mailbox: &mut MailboxState<'_>| {
+                    deliveries.iter().try_for_each(|delivery| mailbox.release(&delivery.receipt_handle).map(drop))
+                };
+                transaction.with_mailbox(&name, release).map(drop)
             }));
         });
-        self.configured_by(taken)
-    }
-
-    fn again(&self) -> Self {
-        SqliteMailbox {
-            inner: Arc::clone(&self.inner),
-            name: self.name.clone(),
-            settings: self.settings.clone(),
-            configured: Arc::clone(&self.configured),
-        }
+        self.note_configured(received)
     }
 }
 
+fn configure(
+    transaction: &mut Transaction<'_>,
+    name: &MailboxName,
+    settings: &MailboxSettings,
+) -> rusqlite::Result<()> {
+    transaction.with_new_mailbox(name, settings, |mailbox| {
+        mailbox.row.configure(settings);
+        Ok(())
+    })
+}
+
 async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(mailbox.queue()), |queue| &queue.mailboxes, mailbox.name.clone());
+    let waits = Waits::begin(Arc::clone(mailbox.writer()), |writer| &writer.mailboxes, mailbox.name.clone());
     let clock = &mailbox.inner.clock;
     let look = || {
         let clock = Arc::clone(clock);
-        mailbox.attempt(request).map(move |taken| {
-            let (deliveries, due) = taken?;
+        mailbox.try_receive(request).map(move |received| {
+            let (deliveries, due) = received?;
             Ok((deliveries, due.map(|due| clock.now().until(due))))
         })
     };
@@ -142,62 +172,52 @@ async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Deliv
 
 impl ByteMailbox for SqliteMailbox {
     fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
-        let (many, mailbox) = (messages.len(), self.name.to_string());
         let ids: Vec<MessageId> = messages.iter().map(|message| message.id.clone()).collect();
-        let settings = self.settings.clone();
-        let stored = self.ask(move |desk, name| {
-            let send = |message| desk.send(name, &settings, message);
-            messages.iter().map(send).collect::<rusqlite::Result<Vec<Stored>>>()
+        let (settings, mailbox) = (self.settings.clone(), self.name.clone());
+        let sent = self.submit(move |transaction, name| {
+            transaction.with_new_mailbox(name, &settings, |mailbox| {
+                messages.iter().map(|message| mailbox.send(message)).collect::<rusqlite::Result<Vec<SendOutcome>>>()
+            })
         });
-        stored.map(move |stored| match stored {
-            Err(error) => (0..many).map(|_| Err(error.clone())).collect(),
-            Ok(stored) => ids
-                .into_iter()
-                .zip(stored)
-                .map(|(id, stored)| match stored {
-                    Stored::Yes(id) => Ok(id),
-                    Stored::Full(most) => {
-                        Err(Error::MailboxFull { mailbox: mailbox.clone(), limit: format!("max_size = {most}") })
-                    }
-                    Stored::IdInUse => Err(Error::id_in_use(&id)),
-                    Stored::NotAUuid => Err(Error::invalid("message id", id, "a UUID")),
-                })
-                .collect(),
+        sent.map(move |sent| match sent {
+            Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
+            Ok(sent) => ids.iter().zip(sent).map(|(id, outcome)| send_result(outcome, id, &mailbox)).collect(),
         })
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if request.wait.is_zero() {
-            return self.attempt(request).map(|taken| Ok(taken?.0));
+            return self.try_receive(request).map(|received| Ok(received?.0));
         }
-        Answer::from_future(long_poll(self.again(), request))
+        Answer::from_future(long_poll(self.clone(), request))
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(receipts, |receipt| receipt, |desk, name, receipt| desk.acknowledge(name, &receipt.handle))
+        self.settle(receipts, |receipt| receipt, |mailbox, receipt| mailbox.acknowledge(&receipt.handle))
     }
 
     fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(
+        self.settle(
             changes,
             |(receipt, _)| receipt,
-            |desk, name, (receipt, visibility)| match *visibility {
-                Visibility::Return(after) => desk.give_back(name, &receipt.handle, after),
-                Visibility::Extend(by) => desk.extend(name, &receipt.handle, by),
-                Visibility::Release => desk.release(name, &receipt.handle),
+            |mailbox, (receipt, visibility)| match *visibility {
+                Visibility::Return(after) => mailbox.nack(&receipt.handle, after),
+                Visibility::Extend(by) => mailbox.extend(&receipt.handle, by),
+                Visibility::Release => mailbox.release(&receipt.handle),
             },
         )
     }
 
     fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
-        let act = |desk: &mut Desk<'_>, name: &MailboxName, (receipt, reason): &(Receipt, String)| {
-            desk.dead_letter(name, &receipt.handle, reason)
-        };
-        self.each(letters, |(receipt, _)| receipt, act)
+        self.settle(
+            letters,
+            |(receipt, _)| receipt,
+            |mailbox, (receipt, reason)| mailbox.dead_letter(&receipt.handle, reason),
+        )
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
-        self.ask(|desk, name| desk.purge(name))
+        self.submit_to_mailbox(|mailbox| mailbox.purge())
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
@@ -205,35 +225,35 @@ impl ByteMailbox for SqliteMailbox {
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        self.ask(|desk, name| desk.counts(name))
+        self.submit_to_mailbox(|mailbox| Ok(mailbox.counts()))
     }
 
     fn create(&self) -> Answer<Result<(), Error>> {
         let settings = self.settings.clone();
-        self.ask(move |desk, name| desk.configure(name, &settings))
+        self.submit(move |transaction, name| configure(transaction, name, &settings))
     }
 
     fn delete(&self) -> Answer<Result<(), Error>> {
-        self.ask(|desk, name| desk.delete(name))
+        self.submit(|transaction, name| transaction.delete(name))
     }
 
     fn cancel(&self, id: MessageId) -> Answer<Result<bool, Error>> {
-        self.ask(move |desk, name| desk.cancel(name, &id))
+        self.submit_to_mailbox(move |mailbox| mailbox.cancel(&id))
     }
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.ask(move |desk, name| desk.peek(name, max))
+        self.submit_to_mailbox(move |mailbox| mailbox.peek(max))
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.ask(move |desk, name| desk.dead_letters(name, max))
+        self.submit_to_mailbox(move |mailbox| mailbox.dead_letters(max))
     }
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
-        self.ask(move |desk, name| desk.redrive(name, &which))
+        self.submit_to_mailbox(move |mailbox| mailbox.redrive(&which))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.ask(|desk, name| desk.purge_dead_letters(name))
+        self.submit_to_mailbox(|mailbox| mailbox.purge_dead_letters())
     }
 }

@@ -1,16 +1,24 @@
 //! Mailboxes in one file, durable, shared by processes. Feature `sqlite`.
 //!
-//! A thread per file does the work, unless a thread that waits can do its own: what is asked for at the same time shares a transaction
-//! and one wait for the disk.
-//! Other processes' changes are noticed by a look at the file every 20 ms, while somebody waits.
+//! Each file has one connection and one thread. Operations that are submitted at the same time share a transaction and one
+//! wait for the disk. A blocking caller without company does its work on its own thread. While a caller waits for a message
+//! or a reply, the file is checked every 20 ms for changes by other processes.
+//!
+//! From a call to the disk: [`mailbox`](self::mailbox) submits an operation to the [`writer`](self::writer), which runs it in
+//! a [`transaction`](self::transaction), where [`mailbox_state`](self::mailbox_state) has the statements of each verb.
 
-mod desk;
+mod clock;
+mod config;
+mod error;
+mod file;
 mod mailbox;
+mod mailbox_row;
+mod mailbox_state;
 #[cfg(all(test, feature = "conformance"))]
 mod plans;
 mod replies;
 mod schema;
-mod time;
+mod transaction;
 mod writer;
 
 use std::collections::HashMap;
@@ -19,12 +27,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use self::desk::{Desk, Kept, Stored};
-use self::mailbox::SqliteMailbox;
+use self::clock::FileClock;
+pub use self::config::{SqliteConfig, Synchronous};
+use self::mailbox::{SqliteMailbox, send_result};
+use self::mailbox_row::RowCache;
 use self::replies::SqliteReplyStore;
-pub use self::schema::{SqliteConfig, Synchronous};
-use self::time::FileClock;
-use self::writer::Queue;
+use self::transaction::Transaction;
+use self::writer::Writer;
 use crate::address::MailboxName;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Outgoing};
 use crate::clock::{Clock, SystemClock};
@@ -53,27 +62,27 @@ pub struct SqliteBackend {
 }
 
 struct Inner {
-    queue: Arc<Queue>,
+    writer: Arc<Writer>,
     path: PathBuf,
     clock: Arc<dyn Clock>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.queue.close();
+        self.writer.close();
     }
 }
 
 type Opened = HashMap<(Identity, SqliteConfig), Weak<Inner>>;
 
-/// Files that are open: two opens of one file share its thread.
+/// The open files: two opens of one file share its connection and its thread.
 static OPENED: LazyLock<Mutex<Opened>> = LazyLock::new(Mutex::default);
 
 fn opened() -> MutexGuard<'static, Opened> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which file it is, whatever it is called: one that was deleted and made anew is another one.
+/// Tells files apart, whatever they are called. A file that was deleted and made again is another one.
 #[cfg(unix)]
 type Identity = (u64, u64);
 
@@ -107,13 +116,13 @@ impl SqliteBackend {
     /// [`Error::Connection`] if it cannot be used, with the reason.
     pub fn open_with(path: impl AsRef<Path>, config: impl Into<SqliteConfig>) -> Result<Self, Error> {
         let (path, config) = (path.as_ref(), config.into());
-        let is_open = |inner: &Arc<Inner>| !inner.queue.is_closed();
+        let is_open = |inner: &Arc<Inner>| !inner.writer.is_closed();
         let known = identity(path).and_then(|file| opened().get(&(file, config))?.upgrade()).filter(is_open);
         if let Some(inner) = known {
             return Ok(SqliteBackend { inner });
         }
         // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
-        let connection = schema::open(path, config)?;
+        let connection = file::open(path, config)?;
         let start = || Inner::start(path, connection, config, SystemClock::shared());
         let Some(file) = identity(path) else { return Ok(SqliteBackend { inner: start()? }) };
         let key = (file, config);
@@ -142,7 +151,7 @@ impl SqliteBackend {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let (path, config) = (path.as_ref(), config.into());
-        let connection = schema::open(path, config)?;
+        let connection = file::open(path, config)?;
         Ok(SqliteBackend { inner: Inner::start(path, connection, config, clock)? })
     }
 }
@@ -156,8 +165,8 @@ impl Inner {
     ) -> Result<Arc<Self>, Error> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let file_clock = FileClock::new(Arc::clone(&clock));
-        let queue = Queue::start(path.clone(), connection, file_clock, config.busy_timeout)?;
-        Ok(Arc::new(Inner { queue, path, clock }))
+        let writer = Writer::start(path.clone(), connection, file_clock, config.busy_timeout)?;
+        Ok(Arc::new(Inner { writer, path, clock }))
     }
 }
 
@@ -189,7 +198,7 @@ impl Backend for SqliteBackend {
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        self.inner.queue.ask(|desk| desk.list()).map(|names| {
+        self.inner.writer.submit(|transaction| transaction.list()).map(|names| {
             let named = |(prefix, name): (String, String)| {
                 let name = MailboxName::new(&name)?;
                 if prefix.is_empty() { Ok(name) } else { name.with_prefix(&prefix) }
@@ -201,13 +210,13 @@ impl Backend for SqliteBackend {
 
 /// Stores a message within a transaction of the caller's. Waiters notice it when that is committed.
 pub(crate) fn send_within(
-    transaction: &rusqlite::Connection,
+    connection: &rusqlite::Connection,
     clock: Arc<dyn Clock>,
     name: &MailboxName,
     settings: &MailboxSettings,
     message: &Outgoing,
 ) -> Result<MessageId, Error> {
-    if transaction.is_autocommit() {
+    if connection.is_autocommit() {
         // Each statement would be a transaction of its own, and the counts of the mailbox would go wrong.
         return Err(Error::invalid(
             "connection",
@@ -217,22 +226,15 @@ pub(crate) fn send_within(
     }
     let store = || {
         // Changes nothing, but takes the lock for writing: SQLite waits for it only before the first read.
-        transaction.prepare_cached("UPDATE meta SET value = value WHERE key = ''")?.execute([])?;
-        let mut desk = Desk::open(transaction, FileClock::new(clock).now(), Kept::default())?;
-        let stored = desk.send(name, settings, message)?;
-        desk.close()?;
-        Ok(stored)
+        connection.prepare_cached("UPDATE meta SET value = value WHERE key = ''")?.execute([])?;
+        let mut transaction = Transaction::start(connection, FileClock::new(clock).now(), RowCache::default())?;
+        let outcome = transaction.with_new_mailbox(name, settings, |mailbox| mailbox.send(message))?;
+        transaction.finish()?;
+        Ok(outcome)
     };
-    let path = transaction.path().unwrap_or_default();
-    let waited = Duration::ZERO;
-    match store().map_err(|error| schema::explain(Path::new(path), waited, error))? {
-        Stored::Yes(id) => Ok(id),
-        Stored::Full(most) => {
-            Err(Error::MailboxFull { mailbox: name.to_string(), limit: format!("max_size = {most}") })
-        }
-        Stored::IdInUse => Err(Error::id_in_use(&message.id)),
-        Stored::NotAUuid => Err(Error::invalid("message id", &message.id, "a UUID")),
-    }
+    let path = connection.path().unwrap_or_default();
+    let outcome = store().map_err(|error| error::from_sqlite(Path::new(path), Duration::ZERO, error))?;
+    send_result(outcome, &message.id, name)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 
-use super::schema::IDS;
+use super::schema::CREATE_ID_INDEX;
 use super::{SqliteBackend, Synchronous};
 use crate::conformance::{CASES, Harness, run};
 use crate::connection::Connection;
@@ -41,7 +41,7 @@ fn no_verb_scans() {
     let path = folder.path().join("plans.db");
     let backend = SqliteBackend::open_with_clock(path, Synchronous::Normal, Arc::new(clock.clone())).unwrap();
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
-    backend.inner.queue.with_connection(|connection| {
+    backend.inner.writer.with_connection(|connection| {
         let seen = Arc::clone(&seen);
         let note = move |event: TraceEvent<'_>| {
             if let TraceEvent::Stmt(_, sql) = event {
@@ -56,12 +56,16 @@ fn no_verb_scans() {
     }
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     let mut explained = 0;
-    backend.inner.queue.with_connection(|connection| {
+    backend.inner.writer.with_connection(|connection| {
         for sql in seen.iter().filter(|sql| sql.contains("mailbox") || sql.contains("message") || sql.contains("reply"))
         {
             // Not every file has the index of the callers' own ids: other statements must do without it.
             connection
-                .execute_batch(if sql.contains("message_id") { IDS } else { "DROP INDEX IF EXISTS message_id" })
+                .execute_batch(if sql.contains("message_id") {
+                    CREATE_ID_INDEX
+                } else {
+                    "DROP INDEX IF EXISTS message_id"
+                })
                 .unwrap();
             let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let plan: Vec<String> =

@@ -7,15 +7,17 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension as _, params};
 
 use super::Inner;
-use super::desk::{Desk, moment};
-use super::time::milliseconds;
+use super::clock::milliseconds;
+use super::mailbox_row::millis;
+use super::mailbox_state::moment;
+use super::transaction::Transaction;
 use crate::error::Error;
 use crate::hub::{Waits, look_until};
 use crate::id::ReplyId;
 use crate::operation::Answer;
 use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
 
-/// How long an expired entry can still be told from one that never was.
+/// How long an expired entry is kept, so that it can be told from one that never was, in milliseconds.
 const GRACE: i64 = 60_000;
 
 const PENDING: i64 = 0;
@@ -33,15 +35,16 @@ impl fmt::Debug for SqliteReplyStore {
 }
 
 /// The entry, with its state at the transaction's moment.
-fn read(desk: &Desk<'_>, id: &ReplyId) -> rusqlite::Result<Option<ReplyEntry>> {
-    desk.connection()
+fn read(transaction: &Transaction<'_>, id: &ReplyId) -> rusqlite::Result<Option<ReplyEntry>> {
+    transaction
+        .connection()
         .prepare_cached(
             "SELECT state, value, content_type, created_at, expires_at, resolved_at FROM reply WHERE id = ?1",
         )?
         .query_row([id.to_string()], |row| {
             let (state, expires_at): (i64, i64) = (row.get(0)?, row.get(4)?);
             let state = match state {
-                _ if expires_at <= desk.now => ReplyState::Expired,
+                _ if expires_at <= transaction.now() => ReplyState::Expired,
                 RESOLVED => ReplyState::Resolved,
                 CANCELLED => ReplyState::Cancelled,
                 _ => ReplyState::Pending,
@@ -64,37 +67,38 @@ fn read(desk: &Desk<'_>, id: &ReplyId) -> rusqlite::Result<Option<ReplyEntry>> {
         .optional()
 }
 
-fn delete(desk: &mut Desk<'_>, id: &ReplyId) -> rusqlite::Result<bool> {
-    desk.touch()?;
-    desk.settled(id);
-    Ok(desk.connection().prepare_cached("DELETE FROM reply WHERE id = ?1")?.execute([id.to_string()])? > 0)
+fn delete(transaction: &mut Transaction<'_>, id: &ReplyId) -> rusqlite::Result<bool> {
+    transaction.note_time()?;
+    transaction.wake_reply(id);
+    Ok(transaction.connection().prepare_cached("DELETE FROM reply WHERE id = ?1")?.execute([id.to_string()])? > 0)
 }
 
 impl ReplyStore for SqliteReplyStore {
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>> {
-        let ttl = i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX / 4);
-        self.inner.queue.ask(move |desk| {
-            // Each new entry clears up to two old ones away, so that the file does not grow without end.
-            desk.connection()
+        let ttl = millis(ttl);
+        self.inner.writer.submit(move |transaction| {
+            // Each new entry removes up to two old ones, so that the file does not grow without end.
+            transaction.connection()
                 .prepare_cached(
                     "DELETE FROM reply WHERE id IN (SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT 2)",
                 )?
-                .execute([desk.now - GRACE])?;
-            let made = desk
+                .execute([transaction.now() - GRACE])?;
+            let made = transaction
                 .connection()
                 .prepare_cached("INSERT OR IGNORE INTO reply (id, state, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![id.to_string(), PENDING, desk.now, desk.now.saturating_add(ttl)])?;
-            desk.touch()?;
+                .execute(params![id.to_string(), PENDING, transaction.now(), transaction.now().saturating_add(ttl)])?;
+            transaction.note_time()?;
             Ok(made > 0)
         })
     }
 
     fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>> {
-        self.inner.queue.ask(move |desk| match read(desk, &id)? {
+        self.inner.writer.submit(move |transaction| match read(transaction, &id)? {
             Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
-                desk.touch()?;
-                desk.settled(&id);
-                desk.connection()
+                transaction.note_time()?;
+                transaction.wake_reply(&id);
+                transaction
+                    .connection()
                     .prepare_cached(
                         "UPDATE reply SET state = ?2, value = ?3, content_type = ?4, resolved_at = ?5 WHERE id = ?1",
                     )?
@@ -103,7 +107,7 @@ impl ReplyStore for SqliteReplyStore {
                         RESOLVED,
                         &value.body[..],
                         value.content_type.as_str(),
-                        desk.now
+                        transaction.now()
                     ])?;
                 Ok(Resolved::Stored)
             }
@@ -112,11 +116,12 @@ impl ReplyStore for SqliteReplyStore {
     }
 
     fn cancel(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        self.inner.queue.ask(move |desk| match read(desk, &id)? {
+        self.inner.writer.submit(move |transaction| match read(transaction, &id)? {
             Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
-                desk.touch()?;
-                desk.settled(&id);
-                desk.connection()
+                transaction.note_time()?;
+                transaction.wake_reply(&id);
+                transaction
+                    .connection()
                     .prepare_cached("UPDATE reply SET state = ?2 WHERE id = ?1")?
                     .execute(params![id.to_string(), CANCELLED])?;
                 Ok(true)
@@ -126,30 +131,30 @@ impl ReplyStore for SqliteReplyStore {
     }
 
     fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
-        self.inner.queue.ask(move |desk| read(desk, &id))
+        self.inner.writer.submit(move |transaction| read(transaction, &id))
     }
 
     fn consume(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
-        self.inner.queue.ask(move |desk| {
-            let entry = read(desk, &id)?;
+        self.inner.writer.submit(move |transaction| {
+            let entry = read(transaction, &id)?;
             if entry.as_ref().is_some_and(|entry| entry.state == ReplyState::Resolved) {
-                delete(desk, &id)?;
+                delete(transaction, &id)?;
             }
             Ok(entry)
         })
     }
 
     fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        self.inner.queue.ask(move |desk| delete(desk, &id))
+        self.inner.writer.submit(move |transaction| delete(transaction, &id))
     }
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
-        self.inner.queue.ask(move |desk| {
-            let mut statement = desk
+        self.inner.writer.submit(move |transaction| {
+            let mut statement = transaction
                 .connection()
                 .prepare_cached("SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let rows = statement.query_map([desk.now, limit], |row| row.get::<_, String>(0))?;
+            let rows = statement.query_map([transaction.now(), limit], |row| row.get::<_, String>(0))?;
             rows.map(|id| Ok(ReplyId::from(id?))).collect()
         })
     }
@@ -161,10 +166,10 @@ impl ReplyStore for SqliteReplyStore {
                 Ok(expired) => expired,
                 Err(error) => return Answer::ready(Err(error)),
             };
-            inner.queue.ask(move |desk| {
+            inner.writer.submit(move |transaction| {
                 let mut gone = 0;
                 for id in &expired {
-                    gone += u64::from(delete(desk, id)?);
+                    gone += u64::from(delete(transaction, id)?);
                 }
                 Ok(gone)
             })
@@ -174,12 +179,12 @@ impl ReplyStore for SqliteReplyStore {
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
         let inner = Arc::clone(&self.inner);
         Answer::from_future(async move {
-            let waits = Waits::begin(Arc::clone(&inner.queue), |queue| &queue.replies, id.clone());
+            let waits = Waits::begin(Arc::clone(&inner.writer), |writer| &writer.replies, id.clone());
             let look = || {
                 let (id, clock) = (id.clone(), Arc::clone(&inner.clock));
-                let due = inner.queue.ask(move |desk| {
-                    let entry = read(desk, &id)?.filter(|entry| entry.state == ReplyState::Pending);
-                    Ok(entry.map(|entry| desk.alarm(milliseconds(entry.expires_at))))
+                let due = inner.writer.submit(move |transaction| {
+                    let entry = read(transaction, &id)?.filter(|entry| entry.state == ReplyState::Pending);
+                    Ok(entry.map(|entry| transaction.alarm(milliseconds(entry.expires_at))))
                 });
                 due.map(move |due| {
                     Ok(match due? {

@@ -1,5 +1,5 @@
-//! The one connection to a file, and its thread, which gathers what is asked for at the same time into one transaction, and
-//! so into one wait for the disk. A thread that waits for its own operation and is alone does it itself.
+//! The one connection to a file, and its thread. Operations that are submitted at the same time share a transaction, and so
+//! one wait for the disk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -12,71 +12,70 @@ use postbox_core::shared::mailbox::QueueError;
 use postbox_core::{Mailbox as _, UnboundedMailbox};
 use rusqlite::Connection;
 
-use super::desk::{Desk, Kept, News};
-use super::schema::{LockWait, explain, is_busy};
-use super::time::FileClock;
+use super::clock::FileClock;
+use super::error::{from_sqlite, is_busy};
+use super::file::LockWait;
+use super::mailbox_row::RowCache;
+use super::transaction::{Transaction, Wakeups};
 use crate::address::MailboxName;
 use crate::error::Error;
 use crate::hub::{Hubs, Watched};
 use crate::id::ReplyId;
 use crate::operation::{Answer, thread_waits};
-use crate::promise::{Promise, Undelivered, processors, promise, wake_all};
+use crate::promise::{Promise, Undelivered, promise, wake_all};
 
-/// How often the file is looked at for what other processes did, while somebody waits.
-const WATCH: Duration = Duration::from_millis(20);
-/// Two operations that are no further apart follow each other.
-const LINGER: Duration = Duration::from_micros(100);
-/// Whoever works alone, one operation after the other, stays awake for an answer that comes within this.
-const AWAKE: Duration = Duration::from_micros(500);
-/// So many operations share a transaction at most.
-const GROUP: usize = 512;
+/// How often the file is checked for changes by other processes, while a caller waits for a message or a reply.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// The most operations that share a transaction.
+const MAX_BATCH: usize = 512;
 
-/// Something to do in a transaction.
-trait Job: Send {
-    /// May be called again, if the transaction had to be given up because of another job.
-    fn run(&mut self, desk: &mut Desk<'_>) -> rusqlite::Result<()>;
-    /// The transaction is on the disk, or it failed. Who is to be woken.
-    fn done(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker>;
-    /// When it was asked for: its wait for the file's lock began then.
-    fn asked_at(&self) -> Instant;
+/// An operation that waits for its transaction.
+trait Operation: Send {
+    /// Does it. Called again if its transaction was rolled back because of another operation.
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> rusqlite::Result<()>;
+    /// Hands out the result of a transaction that was committed, or the error of one that was not. Returns the waker of
+    /// the caller.
+    fn complete(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker>;
+    /// When it was submitted. Its wait for the file's lock began then.
+    fn submitted_at(&self) -> Instant;
 }
 
-struct Task<T, F> {
-    asked_at: Instant,
+struct Submitted<T, F> {
+    submitted_at: Instant,
     act: F,
     value: Option<T>,
     promise: Promise<T>,
 }
 
-impl<T, F> Job for Task<T, F>
+impl<T, F> Operation for Submitted<T, F>
 where
     T: Send,
-    F: FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send,
+    F: FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send,
 {
-    fn run(&mut self, desk: &mut Desk<'_>) -> rusqlite::Result<()> {
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> rusqlite::Result<()> {
         if self.promise.is_void() {
             return Ok(());
         }
-        self.value = Some((self.act)(desk)?);
+        self.value = Some((self.act)(transaction)?);
         Ok(())
     }
 
-    fn done(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker> {
-        let Task { value, promise, .. } = *self;
+    fn complete(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker> {
+        let Submitted { value, promise, .. } = *self;
         let not_done = || Error::connection("the operation was not done");
         promise.fulfil_quietly(outcome.and_then(|()| value.ok_or_else(not_done)))
     }
 
-    fn asked_at(&self) -> Instant {
-        self.asked_at
+    fn submitted_at(&self) -> Instant {
+        self.submitted_at
     }
 }
 
-/// The connection, its clock, and what its last transaction knew.
+/// The connection, its clock, and what the last transaction leaves to the next.
 struct File {
     connection: Connection,
     clock: FileClock,
-    kept: Kept,
+    cache: RowCache,
 }
 
 /// Why a transaction was not committed.
@@ -86,123 +85,119 @@ enum Failure {
     Panic,
 }
 
-/// What the writer and those who ask it share.
-pub(super) struct Queue {
-    jobs: UnboundedMailbox<Box<dyn Job>>,
+/// What callers and the writer's thread share.
+pub(super) struct Writer {
+    operations: UnboundedMailbox<Box<dyn Operation>>,
     file: Mutex<File>,
-    /// Whether the last transaction was for more than one.
+    /// Whether the last transaction had more than one operation.
     is_shared: AtomicBool,
-    /// Whether the last one followed another soon, was alone, and was done soon.
-    is_brisk: AtomicBool,
     pub(super) mailboxes: Hubs<MailboxName>,
     pub(super) replies: Hubs<ReplyId>,
+    /// How many callers wait for messages or replies.
     waiting: AtomicUsize,
     path: PathBuf,
     busy_timeout: Duration,
 }
 
-impl Queue {
-    /// Starts the thread. It ends when the queue is closed.
+impl Writer {
+    /// Starts the thread. It ends when the writer is closed.
     pub(super) fn start(
         path: PathBuf,
         connection: Connection,
         clock: FileClock,
         busy_timeout: Duration,
     ) -> Result<Arc<Self>, Error> {
-        let queue = Arc::new(Queue {
-            jobs: UnboundedMailbox::new(),
-            file: Mutex::new(File { connection, clock, kept: Kept::default() }),
+        let writer = Arc::new(Writer {
+            operations: UnboundedMailbox::new(),
+            file: Mutex::new(File { connection, clock, cache: RowCache::default() }),
             is_shared: AtomicBool::new(false),
-            is_brisk: AtomicBool::new(false),
             mailboxes: Hubs::default(),
             replies: Hubs::default(),
             waiting: AtomicUsize::new(0),
             path,
             busy_timeout,
         });
-        /// However the thread ends, nobody waits for it any more.
-        struct Ending(Arc<Queue>);
+        /// Fails what is left when the thread ends, however it ends.
+        struct Ending(Arc<Writer>);
         impl Drop for Ending {
             fn drop(&mut self) {
                 self.0.close();
-                while let Some(job) = self.0.jobs.dequeue() {
-                    drop(job);
+                while let Some(operation) = self.0.operations.dequeue() {
+                    drop(operation);
                 }
             }
         }
-        let ending = Ending(Arc::clone(&queue));
+        let ending = Ending(Arc::clone(&writer));
         let thread = std::thread::Builder::new().name("postbox-sqlite".into());
         let started = thread.spawn(move || {
             let ending = ending;
             ending.0.run();
         });
         match started {
-            Ok(_) => Ok(queue),
+            Ok(_) => Ok(writer),
             Err(error) => Err(Error::connection(format!("cannot start a thread for the file: {error}"))),
         }
     }
 
     pub(super) fn close(&self) {
-        self.jobs.close();
+        self.operations.close();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.jobs.is_closed()
+        self.operations.is_closed()
     }
 
-    /// Asks for something. It is on the disk when the answer is there.
-    pub(super) fn ask<T: Send + 'static>(
+    /// Does something in a transaction. It is on the disk when the answer is ready.
+    pub(super) fn submit<T: Send + 'static>(
         &self,
-        act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        self.submit(act, None)
+        self.run_or_enqueue(act, None)
     }
 
-    /// The same; a result that nobody waits for goes to `undelivered`.
-    pub(super) fn ask_or<T: Send + 'static>(
+    /// The same; `undelivered` gets the result if the caller has stopped waiting for it.
+    pub(super) fn submit_or<T: Send + 'static>(
         &self,
-        act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         undelivered: impl FnOnce(T) + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        self.submit(act, Some(Box::new(undelivered)))
+        self.run_or_enqueue(act, Some(Box::new(undelivered)))
     }
 
-    fn submit<T: Send + 'static>(
+    fn run_or_enqueue<T: Send + 'static>(
         &self,
-        mut act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        mut act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         undelivered: Option<Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
-        // A thread that waits anyway, and that has nobody to share a transaction with, does without the other thread.
+        // A blocking caller without company does its own work: that saves two changes of threads.
         if thread_waits()
             && !self.is_shared.load(Ordering::Relaxed)
             && let Ok(mut file) = self.file.try_lock()
         {
-            let done = file.transaction(Instant::now() + self.busy_timeout, |desk| act(desk));
+            let done = file.transaction(Instant::now() + self.busy_timeout, |transaction| act(transaction));
             drop(file);
             return Answer::ready(match done {
-                Ok((value, news)) => {
-                    self.tell(news);
+                Ok((value, wakeups)) => {
+                    self.wake(wakeups);
                     Ok(value)
                 }
-                Err(failure) => Err(self.explain(failure)),
+                Err(failure) => Err(self.error(failure)),
             });
         }
-        self.hand_over(act, undelivered)
+        self.enqueue(act, undelivered)
     }
 
-    /// For the thread to do.
-    fn hand_over<T: Send + 'static>(
+    fn enqueue<T: Send + 'static>(
         &self,
-        act: impl FnMut(&mut Desk<'_>) -> rusqlite::Result<T> + Send + 'static,
+        act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         undelivered: Option<Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
         let (promise, result) = promise(undelivered);
-        let task = Task { asked_at: Instant::now(), act, value: None, promise };
-        if !self.jobs.enqueue(Box::new(task)) {
+        let operation = Submitted { submitted_at: Instant::now(), act, value: None, promise };
+        if !self.operations.enqueue(Box::new(operation)) {
             return Answer::ready(Err(Error::connection("the connection to the file is closed; open it again")));
         }
-        let is_brisk = self.is_brisk.load(Ordering::Relaxed);
-        Answer::from_future(result.awake_until(is_brisk.then(|| Instant::now() + AWAKE)))
+        Answer::from_future(result)
     }
 
     fn lock(&self) -> MutexGuard<'_, File> {
@@ -214,36 +209,36 @@ impl Queue {
         act(&mut self.lock().connection);
     }
 
-    /// Changes when another connection has changed the file.
-    fn version(&self) -> i64 {
+    /// A number that changes when another connection has changed the file.
+    fn data_version(&self) -> i64 {
         self.lock().connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
     }
 
     fn run(&self) {
-        let (mut seen, mut looked) = (self.version(), Instant::now());
-        let mut batch: Vec<Box<dyn Job>> = Vec::new();
-        let (mut follows, mut last) = (false, 0);
+        let (mut seen_version, mut checked_at) = (self.data_version(), Instant::now());
+        let mut last_batch = 0;
         loop {
             let is_watched = self.waiting.load(Ordering::SeqCst) > 0;
-            match self.next(is_watched, &mut follows) {
-                Ok(job) => {
-                    batch.push(job);
+            let next = match is_watched {
+                true => self.operations.recv_timeout(WATCH_INTERVAL),
+                false => self.operations.recv_blocking(),
+            };
+            match next {
+                Ok(operation) => {
+                    let mut batch = vec![operation];
                     let file = self.lock();
-                    self.gather(&mut batch, last);
-                    last = batch.len();
-                    self.is_shared.store(last > 1, Ordering::Relaxed);
-                    let began = Instant::now();
-                    self.commit(file, std::mem::take(&mut batch));
-                    let is_brisk = follows && last == 1 && began.elapsed() < AWAKE && processors() > 1;
-                    self.is_brisk.store(is_brisk, Ordering::Relaxed);
+                    self.gather(&mut batch, last_batch);
+                    last_batch = batch.len();
+                    self.is_shared.store(last_batch > 1, Ordering::Relaxed);
+                    self.commit(file, batch);
                 }
                 Err(QueueError::Timeout(_) | QueueError::Empty) => {}
                 Err(_) => break,
             }
-            if is_watched && looked.elapsed() >= WATCH {
-                looked = Instant::now();
-                let now = self.version();
-                if now != std::mem::replace(&mut seen, now) {
+            if is_watched && checked_at.elapsed() >= WATCH_INTERVAL {
+                checked_at = Instant::now();
+                let version = self.data_version();
+                if version != std::mem::replace(&mut seen_version, version) {
                     self.mailboxes.wake_all();
                     self.replies.wake_all();
                 }
@@ -251,29 +246,13 @@ impl Queue {
         }
     }
 
-    /// The next thing to do. If the last one came soon after the one before, this one may too, and the thread stays awake for
-    /// it: to be woken takes as long as the disk does.
-    fn next(&self, is_watched: bool, follows: &mut bool) -> Result<Box<dyn Job>, QueueError<Box<dyn Job>>> {
-        let since = Instant::now();
-        while *follows && since.elapsed() < LINGER {
-            if let Some(job) = self.jobs.dequeue() {
-                return Ok(job);
-            }
-            // Whoever asks next may need this very processor.
-            std::thread::yield_now();
-        }
-        let next = if is_watched { self.jobs.recv_timeout(WATCH) } else { self.jobs.recv_blocking() };
-        *follows = since.elapsed() < LINGER;
-        next
-    }
-
-    /// What is there shares a transaction. Where several work at once, those who have just been answered are let run first, as
-    /// long as that brings more: otherwise the first of them has the disk for itself, and the others wait for it.
-    fn gather(&self, batch: &mut Vec<Box<dyn Job>>, last: usize) {
+    /// Adds the operations that wait to a batch. If the last batch was larger, its callers have just been answered: the
+    /// thread yields to them, as long as that brings more operations, so that the next batch is as large again.
+    fn gather(&self, batch: &mut Vec<Box<dyn Operation>>, last_batch: usize) {
         let mut before = 0;
         loop {
-            self.jobs.drain_into(batch, GROUP - batch.len());
-            if batch.len() >= last.min(GROUP) || batch.len() == before {
+            self.operations.drain_into(batch, MAX_BATCH - batch.len());
+            if batch.len() >= last_batch.min(MAX_BATCH) || batch.len() == before {
                 break;
             }
             before = batch.len();
@@ -281,9 +260,33 @@ impl Queue {
         }
     }
 
-    fn explain(&self, failure: Failure) -> Error {
+    fn commit(&self, mut file: MutexGuard<'_, File>, mut batch: Vec<Box<dyn Operation>>) {
+        let first = batch.iter().map(|operation| operation.submitted_at()).min().unwrap_or_else(Instant::now);
+        let done = file.transaction(first + self.busy_timeout, |transaction| {
+            batch.iter_mut().try_for_each(|operation| operation.run(transaction))
+        });
+        drop(file);
+        match done {
+            Ok(((), wakeups)) => {
+                self.wake(wakeups);
+                wake_all(batch.into_iter().filter_map(|operation| operation.complete(Ok(()))));
+            }
+            // One operation may have failed all of them: each is done by itself. A busy file is busy for each.
+            Err(failure) if batch.len() > 1 && !failure.is_busy() => {
+                for operation in batch {
+                    self.commit(self.lock(), vec![operation]);
+                }
+            }
+            Err(failure) => {
+                let error = self.error(failure);
+                wake_all(batch.into_iter().filter_map(|operation| operation.complete(Err(error.clone()))));
+            }
+        }
+    }
+
+    fn error(&self, failure: Failure) -> Error {
         match failure {
-            Failure::Sqlite(error) => explain(&self.path, self.busy_timeout, error),
+            Failure::Sqlite(error) => from_sqlite(&self.path, self.busy_timeout, error),
             Failure::Panic => Error::Connection {
                 message: "the operation failed by an error in postbox, and was undone; please report it".into(),
                 transient: false,
@@ -292,49 +295,23 @@ impl Queue {
         }
     }
 
-    fn commit(&self, mut file: MutexGuard<'_, File>, mut jobs: Vec<Box<dyn Job>>) {
-        let first = jobs.iter().map(|job| job.asked_at()).min().unwrap_or_else(Instant::now);
-        let run = |desk: &mut Desk<'_>| jobs.iter_mut().try_for_each(|job| job.run(desk));
-        let done = file.transaction(first + self.busy_timeout, run);
-        match done {
-            Ok(((), news)) => {
-                drop(file);
-                self.tell(news);
-                wake_all(jobs.into_iter().filter_map(|job| job.done(Ok(()))));
-            }
-            // What holds for the file holds for all of them.
-            Err(failure) if jobs.len() > 1 && !matches!(&failure, Failure::Sqlite(error) if is_busy(error)) => {
-                drop(file);
-                // One of them spoils it for all: each by itself.
-                for job in jobs {
-                    self.commit(self.lock(), vec![job]);
-                }
-            }
-            Err(failure) => {
-                drop(file);
-                let error = self.explain(failure);
-                wake_all(jobs.into_iter().filter_map(|job| job.done(Err(error.clone()))));
-            }
-        }
-    }
-
     /// Wakes the waiters that a commit concerns.
-    fn tell(&self, news: News) {
-        for (name, many) in news.mailboxes {
-            self.mailboxes.wake(&name, many);
+    fn wake(&self, wakeups: Wakeups) {
+        for (name, waiters) in wakeups.mailboxes {
+            self.mailboxes.wake(&name, waiters);
         }
-        for reply in news.replies {
+        for reply in wakeups.replies {
             self.replies.wake(&reply, u64::MAX);
         }
     }
 }
 
-impl Watched for Queue {
-    /// Somebody begins to wait for what other processes do.
+impl Watched for Writer {
+    /// The thread checks the file for changes by other processes from now on.
     fn begin_waiting(self: &Arc<Self>) {
         if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
-            // The thread may sleep without a limit.
-            drop(self.hand_over(|_| Ok(()), None));
+            // The thread may sleep without a limit: an empty operation wakes it.
+            drop(self.enqueue(|_| Ok(()), None));
         }
     }
 
@@ -343,14 +320,20 @@ impl Watched for Queue {
     }
 }
 
+impl Failure {
+    fn is_busy(&self) -> bool {
+        matches!(self, Failure::Sqlite(error) if is_busy(error))
+    }
+}
+
 impl File {
-    /// Does something in one transaction. Returns what waiters are told. The file's lock is waited for until `deadline`.
+    /// Does something in one transaction, and returns the waiters to wake. Waits for the file's lock until `deadline`.
     fn transaction<T>(
         &mut self,
         deadline: Instant,
-        act: impl FnOnce(&mut Desk<'_>) -> rusqlite::Result<T>,
-    ) -> Result<(T, News), Failure> {
-        let (connection, clock, kept) = (&self.connection, &mut self.clock, std::mem::take(&mut self.kept));
+        act: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<(T, Wakeups), Failure> {
+        let File { connection, clock, cache } = self;
         let begin = || connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]);
         let mut lock = LockWait::until(deadline);
         while let Err(error) = begin() {
@@ -358,21 +341,23 @@ impl File {
                 return Err(Failure::Sqlite(error));
             }
         }
+        // If the transaction fails, what is cached may not be in the file.
+        let old_cache = std::mem::take(cache);
         let work = || {
-            let mut desk = Desk::open(connection, clock.now(), kept)?;
-            let value = act(&mut desk)?;
-            let (news, kept) = desk.close()?;
+            let mut transaction = Transaction::start(connection, clock.now(), old_cache)?;
+            let value = act(&mut transaction)?;
+            let (wakeups, new_cache) = transaction.finish()?;
             connection.prepare_cached("COMMIT")?.execute([])?;
-            Ok((value, news, kept))
+            Ok((value, wakeups, new_cache))
         };
         let done = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(done) => done.map_err(Failure::Sqlite),
             Err(_) => Err(Failure::Panic),
         };
         match done {
-            Ok((value, news, kept)) => {
-                self.kept = kept;
-                Ok((value, news))
+            Ok((value, wakeups, new_cache)) => {
+                *cache = new_cache;
+                Ok((value, wakeups))
             }
             Err(failure) => {
                 if !connection.is_autocommit() {
@@ -388,20 +373,24 @@ impl File {
 mod tests {
     use futures_util::future::join;
 
-    use super::super::{Desk, SqliteBackend};
+    use super::super::SqliteBackend;
     use super::*;
     use crate::backend::{Backend as _, Outgoing};
     use crate::codec::ContentType;
+
+    fn message() -> Outgoing {
+        Outgoing::new("1".into(), ContentType::from("text/plain"))
+    }
 
     #[test]
     fn a_panic_fails_its_own_operation_and_undoes_it() {
         let folder = tempfile::tempdir().unwrap();
         let backend = SqliteBackend::open(folder.path().join("a.db")).unwrap();
-        let queue = Arc::clone(&backend.inner.queue);
+        let writer = Arc::clone(&backend.inner.writer);
         let name = MailboxName::new("jobs").unwrap();
         let fails = move |name: MailboxName| {
-            queue.ask(move |desk: &mut Desk<'_>| -> rusqlite::Result<()> {
-                desk.send(&name, &Default::default(), &Outgoing::new("1".into(), ContentType::from("text/plain")))?;
+            writer.submit(move |transaction| -> rusqlite::Result<()> {
+                transaction.with_new_mailbox(&name, &Default::default(), |mailbox| mailbox.send(&message()))?;
                 panic!("on purpose")
             })
         };
@@ -411,11 +400,11 @@ mod tests {
             let error = outcome.unwrap_err();
             assert!(matches!(error, Error::Connection { transient: false, .. }), "{error:?}");
         };
-        // By the thread of the file, alone and together with others, and by a thread that waits.
-        let send = || mailbox.send_one(Outgoing::new("2".into(), ContentType::from("text/plain")));
+        // On the writer's thread, alone and in a batch, and on a thread that blocks.
         postbox_core::wait_for(async {
             assert_failed(fails(name.clone()).await);
-            let (before, failing, after) = (send(), fails(name.clone()), send());
+            let (before, failing, after) =
+                (mailbox.send_one(message()), fails(name.clone()), mailbox.send_one(message()));
             let ((before, failing), after) = join(join(before, failing), after).await;
             assert_failed(failing);
             assert!(before.is_ok() && after.is_ok());
@@ -426,17 +415,17 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_thread_that_has_ended() {
+    fn operations_fail_when_the_thread_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
         let backend = SqliteBackend::open(&path).unwrap();
-        let queue = Arc::clone(&backend.inner.queue);
-        let asked = queue.hand_over(|_| Ok(()), None);
-        queue.close();
-        let _ = asked.blocking();
-        let refused = queue.hand_over(|_| Ok(()), None).blocking().unwrap_err();
+        let writer = Arc::clone(&backend.inner.writer);
+        let submitted = writer.enqueue(|_| Ok(()), None);
+        writer.close();
+        let _ = submitted.blocking();
+        let refused = writer.enqueue(|_| Ok(()), None).blocking().unwrap_err();
         assert!(refused.to_string().contains("open it again"), "{refused}");
         let again = SqliteBackend::open(&path).unwrap();
-        again.inner.queue.hand_over(|_| Ok(()), None).blocking().unwrap();
+        again.inner.writer.enqueue(|_| Ok(()), None).blocking().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The time of a file: Unix milliseconds that never stand still.
+//! The time of a file, in Unix milliseconds. It never stands still.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,10 @@ use rusqlite::{Connection, Result, params};
 
 use crate::clock::{Clock, Moment};
 
-/// Clocks that differ by more than this many milliseconds are set again, and a deadline that was set later than this after
-/// the present moment is set again.
+/// The largest difference between two clocks that is ignored, in milliseconds.
 const TOLERANCE: i64 = 5_000;
 
-/// The clock of one connection. It advances with the process's monotonic clock, and is set to the wall clock when the two
+/// The clock of one connection. It advances with the process's monotonic clock, and is set to the wall clock when they
 /// differ by more than five seconds.
 pub(super) struct FileClock {
     clock: Arc<dyn Clock>,
@@ -62,12 +61,12 @@ pub(super) fn milliseconds(time: std::time::SystemTime) -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-/// Whether deadlines in the file were set too far in the future: a clock was ahead when they were.
+/// Whether a clock was ahead when something was last written: deadlines may lie too far in the future.
 pub(super) const fn is_behind(now: i64, high_water: i64) -> bool {
     high_water - now > TOLERANCE
 }
 
-/// Deadlines that were set later than [`TOLERANCE`] after `now` begin again at `now`, each with its own length.
+/// Statements that restart the deadlines which were set after ?2: at ?1, each with its own length.
 const RESTART: [&str; 5] = [
     "UPDATE message SET due = ?1 + (due - since), since = ?1 WHERE due IS NOT NULL AND since > ?2",
     "UPDATE message SET expires_at = ?1 + (expires_at - sent_at), sent_at = ?1 \
@@ -78,7 +77,7 @@ const RESTART: [&str; 5] = [
      WHERE message.mailbox = mailbox.id AND state >= 2), 0)) WHERE idle_at IS NOT NULL AND idle_at > ?2 + idle_expiry",
 ];
 
-/// Repairs a file after its clock was set back. It reads the whole file, once for each time that the clock is set back.
+/// Restarts the deadlines that were set while a clock was ahead. It reads the whole file, once each time a clock is set back.
 pub(super) fn restart_deadlines(connection: &Connection, now: i64) -> Result<()> {
     for statement in RESTART {
         connection.prepare(statement)?.execute(params![now, now + TOLERANCE])?;

@@ -1,0 +1,76 @@
+//! What a URI or a program says of a file.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// When a `send` that returned is safe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Synchronous {
+    /// Synced to the disk, by SQLite's `synchronous = FULL`: it survives a power cut, if the disk keeps what was
+    /// synced.
+    #[default]
+    Full,
+    /// Written to the operating system: it survives the end of the process. A power cut may take the last messages, and
+    /// leaves the file whole. Several times as fast.
+    Normal,
+}
+
+/// The longest time that an operation can be made to wait for a lock.
+const LONGEST_BUSY_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How a file is used.
+///
+/// ```
+/// use postbox::{SqliteBackend, SqliteConfig, Synchronous};
+/// use std::time::Duration;
+///
+/// let folder = std::env::temp_dir().join(format!("postbox-config-{}", std::process::id()));
+/// std::fs::create_dir_all(&folder).unwrap();
+/// let config = SqliteConfig::default().synchronous(Synchronous::Normal).busy_timeout(Duration::from_secs(2));
+/// let backend = SqliteBackend::open_with(folder.join("jobs.db"), config)?;
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok::<(), postbox::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SqliteConfig {
+    pub(super) synchronous: Synchronous,
+    pub(super) busy_timeout: Duration,
+}
+
+impl Default for SqliteConfig {
+    fn default() -> Self {
+        SqliteConfig { synchronous: Synchronous::Full, busy_timeout: Duration::from_secs(10) }
+    }
+}
+
+impl From<Synchronous> for SqliteConfig {
+    fn from(synchronous: Synchronous) -> Self {
+        Self::default().synchronous(synchronous)
+    }
+}
+
+impl SqliteConfig {
+    /// When a `send` that returned is safe. [`Synchronous::Full`] unless it is set.
+    #[must_use]
+    pub const fn synchronous(mut self, synchronous: Synchronous) -> Self {
+        self.synchronous = synchronous;
+        self
+    }
+
+    /// How long an operation waits for a lock that another connection holds, at most 300 s. Then it fails with
+    /// [`Error::Connection`], which is transient. 10 s unless it is set.
+    #[must_use]
+    pub const fn busy_timeout(mut self, timeout: Duration) -> Self {
+        self.busy_timeout = timeout;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.busy_timeout > LONGEST_BUSY_TIMEOUT {
+            let given = format!("{} s", self.busy_timeout.as_secs_f64());
+            return Err(Error::invalid("busy_timeout", given, "0 s to 300 s"));
+        }
+        Ok(())
+    }
+}
