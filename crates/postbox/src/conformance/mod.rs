@@ -45,6 +45,7 @@
 //! refusal is clear.
 
 mod dead_letters;
+mod drops;
 mod errors;
 mod extras;
 mod extremes;
@@ -182,6 +183,14 @@ macro_rules! __conformance_list {
                 replies_take_any_time_within_their_limit,
                 numbers_of_any_size_are_taken,
                 texts_of_any_kind_are_kept_or_refused,
+            }
+            drops {
+                a_dropped_send_is_the_same_send_when_it_is_repeated,
+                dropped_sends_are_stored_once_or_not_at_all,
+                a_dropped_receive_gives_back_what_it_took,
+                a_dropped_act_is_done_once_when_it_is_repeated,
+                a_dropped_cancel_purge_or_delete_is_done_when_it_is_repeated,
+                a_dropped_request_or_answer_can_be_repeated,
             }
             lifecycle {
                 counts_are_by_state,

@@ -88,6 +88,8 @@ enum Failure {
 /// What callers and the writer's thread share.
 pub(super) struct Writer {
     operations: UnboundedMailbox<Box<dyn Operation>>,
+    /// How many operations were enqueued and are not done. A blocking caller does not overtake them.
+    enqueued: AtomicUsize,
     file: Mutex<File>,
     /// Whether the last transaction had more than one operation.
     is_shared: AtomicBool,
@@ -109,6 +111,7 @@ impl Writer {
     ) -> Result<Arc<Self>, Error> {
         let writer = Arc::new(Writer {
             operations: UnboundedMailbox::new(),
+            enqueued: AtomicUsize::new(0),
             file: Mutex::new(File { connection, clock, cache: RowCache::default() }),
             is_shared: AtomicBool::new(false),
             mailboxes: Hubs::default(),
@@ -172,6 +175,7 @@ impl Writer {
         // A blocking caller without company does its own work: that saves two changes of threads.
         if thread_waits()
             && !self.is_shared.load(Ordering::Relaxed)
+            && self.enqueued.load(Ordering::Acquire) == 0
             && let Ok(mut file) = self.file.try_lock()
         {
             let done = file.transaction(Instant::now() + self.busy_timeout, |transaction| act(transaction));
@@ -194,7 +198,9 @@ impl Writer {
     ) -> Answer<Result<T, Error>> {
         let (promise, result) = promise(undelivered);
         let operation = Submitted { submitted_at: Instant::now(), act, value: None, promise };
+        self.enqueued.fetch_add(1, Ordering::Relaxed);
         if !self.operations.enqueue(Box::new(operation)) {
+            self.enqueued.fetch_sub(1, Ordering::Relaxed);
             return Answer::ready(Err(Error::connection("the connection to the file is closed; open it again")));
         }
         Answer::from_future(result)
@@ -268,6 +274,7 @@ impl Writer {
         drop(file);
         match done {
             Ok(((), wakeups)) => {
+                self.enqueued.fetch_sub(batch.len(), Ordering::Release);
                 self.wake(wakeups);
                 wake_all(batch.into_iter().filter_map(|operation| operation.complete(Ok(()))));
             }
@@ -278,6 +285,7 @@ impl Writer {
                 }
             }
             Err(failure) => {
+                self.enqueued.fetch_sub(batch.len(), Ordering::Release);
                 let error = self.error(failure);
                 wake_all(batch.into_iter().filter_map(|operation| operation.complete(Err(error.clone()))));
             }

@@ -61,7 +61,7 @@ fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
 fn an_act_whose_answer_is_late_has_no_lease_any_more() {
     type Act = fn(&Message<u64, u64>) -> Result<(), Error>;
     let acts: [(&str, Act); 2] = [
-        ("ChangeMessageVisibility", |message| message.extend_visibility(HOURS).blocking()),
+        ("ChangeMessageVisibility", |message| message.extend_visibility(HOURS / 2).blocking()),
         ("DeleteMessage", |message| message.acknowledge().blocking()),
     ];
     for (operation, act) in acts {

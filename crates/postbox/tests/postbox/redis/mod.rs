@@ -2,6 +2,7 @@
 
 mod errors;
 mod failover;
+mod fixtures;
 mod large;
 mod lost_replies;
 mod meta;

@@ -1,0 +1,221 @@
+//! Operations whose future is dropped before it has answered: each is done or not done, and nothing is stranded.
+
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::{Bell, Place, bodies, can_delay, send_all};
+use crate::error::Error;
+use crate::id::MessageId;
+use crate::mailbox::Mailbox;
+use crate::message::Message;
+
+/// An operation is dropped after at most this number of polls.
+const MOST_POLLS: usize = 3;
+
+/// Polls an operation, each time after it was woken, and drops it unless it has answered by then.
+fn abandon<O: IntoFuture>(operation: O, polls: usize) -> Option<O::Output> {
+    let (bell, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Bell(bell)));
+    let mut future = pin!(operation.into_future());
+    for poll in 0..polls {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        if poll + 1 < polls {
+            woken.recv_timeout(Duration::from_secs(30)).expect("it was not woken");
+        }
+    }
+    None
+}
+
+/// Whether an act that was abandoned before is done now: by this call or by the one before.
+fn assert_done(act: &str, result: Result<(), Error>) {
+    assert!(matches!(result, Ok(()) | Err(Error::ReceiptHandleExpired { .. })), "{act}: {result:?}");
+}
+
+/// Receives and acknowledges until all of these messages were seen, in any order.
+fn receive_each(mailbox: &Mailbox<u32, u32>, place: &Place<'_>, expected: &[u32]) -> Vec<Message<u32, u32>> {
+    let mut seen = Vec::new();
+    while seen.len() < expected.len() {
+        let receive = mailbox.receive().max_messages(mailbox.limits().max_batch.min(10));
+        let wait = place.ticks(1_000).min(mailbox.limits().max_wait);
+        let batch = receive.visibility_timeout(place.ticks(100)).wait_time(wait).blocking().unwrap();
+        assert!(!batch.is_empty(), "of {expected:?} only {:?} came", bodies(&seen));
+        for message in batch {
+            message.acknowledge().blocking().unwrap();
+            seen.push(message);
+        }
+    }
+    seen.sort_by_key(|message| message.body);
+    assert_eq!(bodies(&seen), expected);
+    seen
+}
+
+fn assert_counts(act: &str, mailbox: &Mailbox<u32, u32>, waiting: u64, dead: u64) {
+    if mailbox.limits().exact_counts {
+        let counts = mailbox.counts().blocking().unwrap();
+        assert_eq!((counts.total(), counts.dead), (waiting, dead), "{act}");
+    }
+}
+
+pub(super) fn a_dropped_send_is_the_same_send_when_it_is_repeated(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    if !mailbox.limits().own_ids {
+        return;
+    }
+    for (number, polls) in (0..).zip((0..=MOST_POLLS).cycle().take(20)) {
+        let id = MessageId::new();
+        abandon(mailbox.send(&number).id(id.clone()), polls);
+        assert_eq!(mailbox.send(&number).id(id.clone()).blocking().unwrap(), id);
+        assert_eq!(receive_each(&mailbox, place, &[number])[0].id, id);
+        assert_counts("send", &mailbox, 0, 0);
+    }
+}
+
+pub(super) fn dropped_sends_are_stored_once_or_not_at_all(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    for number in 0..20 {
+        let batch = [10 * number, 10 * number + 1];
+        abandon(mailbox.send(&(10 * number + 2)), number as usize % (MOST_POLLS + 1));
+        abandon(mailbox.send_batch(&batch), number as usize % (MOST_POLLS + 1));
+    }
+    // Others that were answered.
+    send_all(&mailbox, 1_000..1_010);
+    let mut seen = Vec::new();
+    while !(1_000..1_010).all(|number| seen.contains(&number)) || mailbox.counts().blocking().unwrap().ready > 0 {
+        let messages = mailbox.receive().max_messages(10).visibility_timeout(place.ticks(100)).blocking().unwrap();
+        for message in &messages {
+            message.acknowledge().blocking().unwrap();
+        }
+        seen.extend(bodies(&messages));
+    }
+    let all = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), all, "a message was stored twice");
+}
+
+pub(super) fn a_dropped_receive_gives_back_what_it_took(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    for round in 0..20 {
+        send_all(&mailbox, 0..3);
+        let receive = mailbox.receive().max_messages(2).visibility_timeout(place.ticks(100));
+        let wait = place.ticks(round % 2 * 10).min(mailbox.limits().max_wait);
+        // An answer that came belongs to the caller.
+        for message in
+            abandon(receive.wait_time(wait), round as usize % (MOST_POLLS + 1)).into_iter().flatten().flatten()
+        {
+            message.release().blocking().unwrap();
+        }
+        let seen = receive_each(&mailbox, place, &[0, 1, 2]);
+        let counts: Vec<u32> = seen.iter().map(|message| message.delivery_count).collect();
+        assert!(counts == [1; 3] || !mailbox.limits().exact_deliveries, "{counts:?}");
+    }
+}
+
+pub(super) fn a_dropped_act_is_done_once_when_it_is_repeated(place: &Place<'_>) {
+    for polls in 0..=MOST_POLLS {
+        let mailbox: Mailbox<u32, u32> = place.mailbox();
+        let take = || {
+            send_all(&mailbox, [1]);
+            let wait = place.ticks(100).min(mailbox.limits().max_wait);
+            mailbox.receive().visibility_timeout(place.ticks(100)).wait_time(wait).blocking().unwrap().remove(0)
+        };
+        let again = || receive_each(&mailbox, place, &[1]).remove(0).delivery_count;
+
+        let message = take();
+        abandon(message.acknowledge(), polls);
+        assert_done("acknowledge", message.acknowledge().blocking());
+        assert_counts("acknowledge", &mailbox, 0, 0);
+
+        let message = take();
+        abandon(message.nack(), polls);
+        assert_done("nack", message.nack().blocking());
+        assert_eq!(again(), 2, "nack");
+
+        let message = take();
+        abandon(message.release(), polls);
+        assert_done("release", message.release().blocking());
+        let count = again();
+        assert!(count == 1 || !mailbox.limits().exact_deliveries, "release: {count}");
+
+        let message = take();
+        abandon(message.extend_visibility(place.ticks(200)), polls);
+        message.extend_visibility(place.ticks(200)).blocking().unwrap();
+        assert_counts("extend", &mailbox, 1, 0);
+        message.acknowledge().blocking().unwrap();
+
+        let message = take();
+        abandon(message.dead_letter("by request"), polls);
+        assert_done("dead_letter", message.dead_letter("by request").blocking());
+        assert_counts("dead_letter", &mailbox, 0, 1);
+
+        abandon(mailbox.dead_letters().redrive(1), polls);
+        mailbox.dead_letters().redrive(1).blocking().unwrap();
+        again();
+        assert_counts("redrive", &mailbox, 0, 0);
+        mailbox.delete().blocking().unwrap();
+    }
+}
+
+pub(super) fn a_dropped_cancel_purge_or_delete_is_done_when_it_is_repeated(place: &Place<'_>) {
+    for polls in 0..=MOST_POLLS {
+        let mailbox: Mailbox<u32, u32> = place.mailbox();
+        if mailbox.limits().cancel && can_delay(&mailbox, place) {
+            let id = mailbox.send(&1).delay(place.ticks(100)).blocking().unwrap();
+            abandon(mailbox.cancel(&id), polls);
+            mailbox.cancel(&id).blocking().unwrap();
+            assert_counts("cancel", &mailbox, 0, 0);
+        }
+        if mailbox.limits().purge_cooldown.is_none() {
+            send_all(&mailbox, 0..3);
+            abandon(mailbox.purge(), polls);
+            mailbox.purge().blocking().unwrap();
+            assert_counts("purge", &mailbox, 0, 0);
+        }
+        abandon(mailbox.create(), polls);
+        abandon(mailbox.delete(), polls);
+        mailbox.delete().blocking().unwrap();
+    }
+}
+
+pub(super) fn a_dropped_request_or_answer_can_be_repeated(place: &Place<'_>) {
+    for polls in 0..=MOST_POLLS {
+        let mailbox: Mailbox<u32, u32> = place.mailbox();
+        let request = |number: &u32| mailbox.send_expecting_reply(number).reply_timeout(place.ticks(500));
+        abandon(request(&0), polls);
+        let reply = request(&1).blocking().unwrap();
+        // That of the dropped request is there or not, and can be answered if it is.
+        let mut is_answered = false;
+        while !is_answered {
+            let wait = place.ticks(1_000).min(mailbox.limits().max_wait);
+            let received = mailbox.receive().visibility_timeout(place.ticks(100)).wait_time(wait).blocking().unwrap();
+            assert!(!received.is_empty(), "the request does not come");
+            for message in received {
+                abandon(message.reply(&(10 + message.body)), polls);
+                let answer = message.reply(&(10 + message.body)).blocking();
+                let is_done = match &answer {
+                    Ok(()) | Err(Error::ReceiptHandleExpired { .. } | Error::ReplyAlreadySent { .. }) => true,
+                    // The dropped request was taken back with its reply.
+                    Err(Error::ReplyExpired { .. }) => message.body == 0,
+                    Err(_) => false,
+                };
+                assert!(is_done, "{answer:?}");
+                is_answered |= message.body == 1;
+            }
+        }
+        abandon(reply.is_ready(), polls);
+        // What a dropped wait took is kept for the next one.
+        abandon(reply.wait(), polls);
+        abandon(reply.poll(), polls);
+        assert_eq!(reply.wait().blocking().unwrap(), 11);
+
+        let reply = request(&2).blocking().unwrap();
+        abandon(reply.cancel(), polls);
+        reply.cancel().blocking().unwrap();
+        assert!(reply.is_cancelled().blocking().unwrap());
+        mailbox.delete().blocking().unwrap();
+    }
+}
