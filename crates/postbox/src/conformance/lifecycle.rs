@@ -166,16 +166,17 @@ pub(super) fn the_settings_that_were_given_last_are_in_force(place: &Place<'_>) 
     let open =
         |most| place.connection.clone().max_deliveries(most).mailbox::<u32, u32, crate::codec::Json>(&name).unwrap();
     let mut open_handles = Vec::new();
-    for most in [2, 3, 2, 1, 2] {
+    // Counted, not purged: SQS allows one purge a minute.
+    for (dead, most) in (0..).zip([2, 3, 2, 1, 2]) {
         let mailbox = open(most);
         mailbox.create().blocking().unwrap();
         send_all(&mailbox, [1]);
         for _ in 0..most {
-            assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 0, "of {most} deliveries");
+            assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), dead, "of {most} deliveries");
             receive_all(&mailbox, place)[0].nack().blocking().unwrap();
         }
         assert!(receive_all(&mailbox, place).is_empty());
-        assert_eq!(mailbox.dead_letters().purge().blocking().unwrap(), 1, "after {most} deliveries");
+        assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), dead + 1, "after {most} deliveries");
         open_handles.push(mailbox);
     }
 }
