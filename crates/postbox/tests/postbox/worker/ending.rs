@@ -32,6 +32,9 @@ fn a_shutdown_makes_no_dead_letters_of_what_no_handler_saw() {
     let handle = worker.handle();
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     starts.recv().unwrap();
+    while mailbox.counts().blocking().unwrap().in_flight < 4 {
+        thread::yield_now();
+    }
     handle.shutdown();
     release.cancel();
     assert_eq!(running.join().unwrap().given_back, 3);
