@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::id::{MessageId, ReplyId};
+use crate::mailbox::id::{MessageId, ReplyId};
 
 /// Any failure of a mailbox, a reply or a resolver.
 ///
@@ -185,7 +185,7 @@ impl Error {
     }
 
     pub(crate) fn resolution(identifier: &str, reason: impl Into<String>) -> Self {
-        Error::Resolution { identifier: crate::address::without_secrets(identifier), reason: reason.into() }
+        Error::Resolution { identifier: crate::resolver::address::without_secrets(identifier), reason: reason.into() }
     }
 
     /// A short, stable name of the variant: the `error` label of the metrics.

@@ -42,87 +42,54 @@
 //!
 //! In-process mailboxes without leases, and actors: [`shared::mailbox`] and [`actor`].
 
-mod actor_worker;
-mod address;
-#[cfg(any(feature = "redis", feature = "aws"))]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "callers stay awake for answers of Redis only"))]
-mod awake;
-#[cfg(feature = "aws")]
-pub mod aws;
 mod backend;
-mod cancellation;
-mod clock;
-mod codec;
+mod backends;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod connection;
-mod core;
-mod dead_letters;
-mod dispatcher;
 mod error;
-#[cfg(any(feature = "sqlite", feature = "redis"))]
-mod hub;
-mod id;
-mod lease;
 mod mailbox;
-mod main_loop;
-mod memory;
-mod message;
-#[cfg(feature = "aws")]
-mod near;
-#[cfg(any(feature = "redis", feature = "aws"))]
-mod network;
-mod null;
-mod operation;
-#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
-mod promise;
-mod receive;
-#[cfg(feature = "redis")]
-pub mod redis;
 mod reply;
-mod reply_store;
 pub mod resolver;
-mod resources;
 mod runtime;
-mod send;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod trace;
-pub mod wire;
 mod worker;
 
-pub use self::actor_worker::ActorWorker;
-pub use self::address::MailboxName;
+pub use self::backend::wire;
 pub use self::backend::*;
-pub use self::cancellation::{Cancellation, Cancelled};
-pub use self::clock::{Alarm, Clock, Moment, SystemClock};
-#[cfg(feature = "messagepack")]
-pub use self::codec::MessagePack;
-pub use self::codec::{Codec, CodecError, ContentType, Decode, Encode, Json, Raw};
-pub use self::connection::{Connection, Open, connect, open};
-pub use self::dead_letters::DeadLetters;
-pub use self::dispatcher::{Dispatcher, MailboxEvent, Subscription};
+#[cfg(feature = "aws")]
+pub use self::backends::aws;
+pub use self::backends::memory::{MemoryBackend, MemoryReplyStore};
+#[cfg(feature = "redis")]
+pub use self::backends::redis;
+#[cfg(feature = "sqlite")]
+pub use self::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
 pub use self::error::Error;
-pub use self::id::{MessageId, ReceiptHandle, ReplyId};
-pub use self::lease::{Finish, KeepAlive, Nack, SendReply};
+#[cfg(feature = "messagepack")]
+pub use self::mailbox::codec::MessagePack;
+pub use self::mailbox::codec::{Codec, CodecError, ContentType, Decode, Encode, Json, Raw};
+pub use self::mailbox::connection::{Connection, Open, connect, open};
+pub use self::mailbox::dead_letters::DeadLetters;
+pub use self::mailbox::dispatcher::{Dispatcher, MailboxEvent, Subscription};
+pub use self::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
+pub use self::mailbox::lease::{Finish, KeepAlive, Nack, SendReply};
+pub use self::mailbox::message::{Lease, Message};
+pub use self::mailbox::operation::{Answer, Call, Operation, Verb};
+pub use self::mailbox::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
+pub use self::mailbox::send::{SendBatch, SendMessage, SendRequest};
+pub use self::mailbox::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
 pub use self::mailbox::{Mailbox, UntypedMailbox};
-pub use self::main_loop::{Budget, MainLoop, MainLoopRequest, MainLoopResult, RemoteError};
-pub use self::memory::{MemoryBackend, MemoryReplyStore};
-pub use self::message::{Lease, Message};
-pub use self::operation::{Answer, Call, Operation, Verb};
-pub use self::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
+pub use self::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
 pub use self::reply::{Reply, ReplyChannel, WaitForReply};
-pub use self::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
+pub use self::resolver::address::MailboxName;
 pub use self::resolver::{
     CachePolicy, CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, ResolverStats, UriMailboxFactory,
 };
-pub use self::resources::Resources;
-pub use self::send::{SendBatch, SendMessage, SendRequest};
-#[cfg(feature = "sqlite")]
-pub use self::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
-pub use self::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
+pub use self::runtime::cancellation::{Cancellation, Cancelled};
+pub use self::runtime::clock::{Alarm, Clock, Moment, SystemClock};
+pub use self::worker::actor_worker::ActorWorker;
+pub use self::worker::main_loop::{Budget, MainLoop, MainLoopRequest, MainLoopResult, RemoteError};
+pub use self::worker::resources::Resources;
 pub use self::worker::{
     Backoff, BudgetExceeded, Context, Handler, HandlerError, LoopEvent, LoopHandle, LoopReport, RunLoop, Worker,
 };

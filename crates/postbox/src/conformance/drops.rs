@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::{Bell, Place, bodies, can_delay, send_all};
 use crate::error::Error;
-use crate::id::MessageId;
 use crate::mailbox::Mailbox;
-use crate::message::Message;
+use crate::mailbox::id::MessageId;
+use crate::mailbox::message::Message;
 
 /// An operation is dropped after at most this number of polls.
 const MOST_POLLS: usize = 3;

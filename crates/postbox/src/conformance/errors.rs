@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Place, receive_all, send_all};
 use crate::backend::Limits;
-use crate::codec::{Json, Raw};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
+use crate::mailbox::codec::{Json, Raw};
 
 /// The error names the parameter, the value and the limit.
 fn assert_invalid<T: std::fmt::Debug>(result: Result<T, Error>, about: &str, value: &str, limit: &str) {
@@ -123,7 +123,7 @@ pub(super) fn settings_out_of_range_are_named(place: &Place<'_>) {
         ("idle_expiry", |options| options.idle_expiry(Duration::ZERO)),
     ];
     for (name, change) in refused {
-        let opened = change(place.connection.clone()).mailbox::<u32, u32, crate::codec::Json>(&place.name());
+        let opened = change(place.connection.clone()).mailbox::<u32, u32, crate::mailbox::codec::Json>(&place.name());
         match opened {
             Err(Error::InvalidParameter { parameter, .. }) => assert_eq!(parameter, name),
             // The place has no such setting at all.

@@ -166,8 +166,11 @@ pub(super) fn a_group_goes_on_past_messages_whose_deliveries_are_spent(place: &P
 }
 
 pub(super) fn a_mailbox_with_a_delayed_or_leased_message_is_not_idle(place: &Place<'_>) {
-    let opened =
-        place.connection.clone().idle_expiry(place.ticks(3)).mailbox::<u32, u32, crate::codec::Json>(&place.name());
+    let opened = place
+        .connection
+        .clone()
+        .idle_expiry(place.ticks(3))
+        .mailbox::<u32, u32, crate::mailbox::codec::Json>(&place.name());
     let mailbox = match opened {
         Err(Error::Unsupported { .. }) => return,
         opened => opened.unwrap(),

@@ -148,7 +148,7 @@ pub(super) fn texts_of_any_kind_are_kept_or_refused(place: &Place<'_>) {
     for text in ["", " ", "0", "nan", "a\0b", "ü{}\"'\\\n", "-", long.as_str()] {
         let mailbox: Mailbox<u32, u32> = place.mailbox();
         let mut stored = 0;
-        let mut done = |outcome: Result<crate::id::MessageId, Error>, parameter: &str| match outcome {
+        let mut done = |outcome: Result<crate::mailbox::id::MessageId, Error>, parameter: &str| match outcome {
             Ok(_) => stored += 1,
             Err(Error::InvalidParameter { parameter: named, .. }) => assert_eq!(named, parameter),
             other => panic!("{parameter} = {text:?}: {other:?}"),

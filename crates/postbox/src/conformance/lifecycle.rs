@@ -138,7 +138,7 @@ pub(super) fn what_is_leased_can_be_finished_after_closing(place: &Place<'_>) {
 
 pub(super) fn mailboxes_are_told_apart(place: &Place<'_>) {
     let name = place.name();
-    let open = |name: &str| place.harness.connect().mailbox::<u32, u32, crate::codec::Json>(name).unwrap();
+    let open = |name: &str| place.harness.connect().mailbox::<u32, u32, crate::mailbox::codec::Json>(name).unwrap();
     let (mailbox, again, other) = (open(&name), open(&name), open(&place.name()));
     for mailbox in [&mailbox, &other] {
         mailbox.create().blocking().unwrap();
@@ -163,8 +163,9 @@ pub(super) fn settings_are_in_force_after_a_delete(place: &Place<'_>) {
 
 pub(super) fn the_settings_that_were_given_last_are_in_force(place: &Place<'_>) {
     let name = place.name();
-    let open =
-        |most| place.connection.clone().max_deliveries(most).mailbox::<u32, u32, crate::codec::Json>(&name).unwrap();
+    let open = |most| {
+        place.connection.clone().max_deliveries(most).mailbox::<u32, u32, crate::mailbox::codec::Json>(&name).unwrap()
+    };
     let mut open_handles = Vec::new();
     // Counted, not purged: SQS allows one purge a minute.
     for (dead, most) in (0..).zip([2, 3, 2, 1, 2]) {

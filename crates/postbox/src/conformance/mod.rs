@@ -65,10 +65,10 @@ use std::time::Duration;
 
 pub use self::property::property;
 use crate::backend::Limits;
-use crate::connection::Connection;
 use crate::error::Error;
-use crate::id::new_uuid;
 use crate::mailbox::Mailbox;
+use crate::mailbox::connection::Connection;
+use crate::mailbox::id::new_uuid;
 
 /// What the suite needs of a backend.
 pub trait Harness: Send + Sync {

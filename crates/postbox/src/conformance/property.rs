@@ -9,9 +9,9 @@ use proptest::test_runner::{Config, TestRunner};
 use super::{Harness, Place};
 use crate::backend::{Counts, Ordering};
 use crate::error::Error;
-use crate::id::MessageId;
 use crate::mailbox::Mailbox;
-use crate::message::Message;
+use crate::mailbox::id::MessageId;
+use crate::mailbox::message::Message;
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -196,7 +196,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
             options = options.max_size(settings.max_size);
         }
         let options = options.deduplication_window(place.ticks(settings.window));
-        options.mailbox::<u32, u32, crate::codec::Json>(&name).unwrap()
+        options.mailbox::<u32, u32, crate::mailbox::codec::Json>(&name).unwrap()
     };
     let options = |settings: Settings| LedgerOptions {
         max_size: Some(settings.max_size).filter(|_| limits.max_size),
@@ -206,7 +206,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
     let mut mailbox = open(settings);
     mailbox.create().blocking().unwrap();
     let mut oracle = Oracle { ledger: Ledger::new(options(settings)), now: 0 };
-    let mut ids = Ids { sent: Vec::new(), first: crate::id::new_uuid().as_u128() & !0xff };
+    let mut ids = Ids { sent: Vec::new(), first: crate::mailbox::id::new_uuid().as_u128() & !0xff };
     let exact = place.harness.is_exact();
     let mut messages: Vec<(Message<u32, u32>, Receipt)> = Vec::new();
     for (number, operation) in (0u32..).zip(operations) {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_core::Stream as _;
 
 use super::{Place, Waiting, bodies, can_delay, receive_all, send_all};
-use crate::codec::Raw;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
+use crate::mailbox::codec::Raw;
 
 pub(super) fn nothing_there_is_an_empty_answer(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::{Place, Waiting, assert_expired, receive_all, send_all};
 use crate::error::Error;
-use crate::id::ReplyId;
 use crate::mailbox::Mailbox;
-use crate::operation::Answer;
+use crate::mailbox::id::ReplyId;
+use crate::mailbox::operation::Answer;
 use crate::reply::Reply;
-use crate::reply_store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
+use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
 
 fn request(place: &Place<'_>) -> (Mailbox<u32, u32>, Reply<u32>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
@@ -246,7 +246,7 @@ pub(super) fn a_repeated_request_awaits_the_same_reply(place: &Place<'_>) {
     if !mailbox.limits().own_ids {
         return a_request_is_answered(place);
     }
-    let id = crate::id::MessageId::new();
+    let id = crate::mailbox::id::MessageId::new();
     let ask = |body| mailbox.send_expecting_reply(&body).id(&id).reply_timeout(place.ticks(50)).blocking();
     let (first, second) = (ask(1).unwrap(), ask(1).unwrap());
     assert_eq!(first.id(), second.id());

@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{Place, Waiting};
-use crate::codec::ContentType;
-use crate::id::ReplyId;
-use crate::reply_store::{ReplyState, ReplyStore, ReplyValue, Resolved};
+use crate::mailbox::codec::ContentType;
+use crate::mailbox::id::ReplyId;
+use crate::reply::store::{ReplyState, ReplyStore, ReplyValue, Resolved};
 
 fn store(place: &Place<'_>) -> Arc<dyn ReplyStore> {
     place.connection.reply_store().expect("the suite of replies needs a reply store")

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use super::{Place, bodies, can_delay, receive_all, send_all};
-use crate::codec::Raw;
 use crate::error::Error;
-use crate::id::MessageId;
 use crate::mailbox::Mailbox;
+use crate::mailbox::codec::Raw;
+use crate::mailbox::id::MessageId;
 
 pub(super) fn a_message_arrives_as_it_was_sent(place: &Place<'_>) {
     let mailbox: Mailbox<String, ()> = place.mailbox();

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::clock::{Alarm, Alarms, Clock, Moment};
-use crate::runtime;
+use crate::runtime::background;
+use crate::runtime::clock::{Alarm, Alarms, Clock, Moment};
 
 /// A clock that a test moves. Alarms ring when it is moved past them.
 ///
@@ -84,7 +84,7 @@ impl Clock for ManualClock {
             // The caller may hold a lock that the waker takes: the background wakes it.
             let waker = state.alarms.cancel(alarm);
             drop(state);
-            runtime::spawn(async move { waker.into_iter().for_each(Waker::wake) });
+            background::spawn(async move { waker.into_iter().for_each(Waker::wake) });
         }
         alarm
     }

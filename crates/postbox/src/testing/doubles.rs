@@ -5,21 +5,21 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::address::MailboxName;
 use crate::backend::{
     Backend, Batch, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive,
     Redrive, Visibility,
 };
-use crate::clock::{Sleep, SystemClock};
-use crate::codec::{Decode, Encode, Json};
-use crate::core::{Core, HandleOptions};
+use crate::backends::memory::MemoryReplyStore;
 use crate::error::Error;
-use crate::id::{MessageId, ReplyId};
+use crate::mailbox::codec::{Decode, Encode, Json};
+use crate::mailbox::handle::{Core, HandleOptions};
+use crate::mailbox::id::{MessageId, ReplyId};
+use crate::mailbox::operation::Answer;
 use crate::mailbox::{Mailbox, UntypedMailbox};
-use crate::memory::MemoryReplyStore;
-use crate::operation::Answer;
 use crate::reply::Reply;
-use crate::reply_store::{ReplyStore, ReplyValue};
+use crate::reply::store::{ReplyStore, ReplyValue};
+use crate::resolver::address::MailboxName;
+use crate::runtime::clock::{Sleep, SystemClock};
 
 /// Takes everything and gives nothing. Keeps what it took, if it collects.
 #[derive(Clone, Debug)]

@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::clock::ManualClock;
-use crate::address::MailboxName;
 use crate::backend::{
     Backend, Batch, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive,
     Redrive, Visibility,
 };
-use crate::clock::Clock;
-use crate::codec::Json;
-use crate::connection::Connection;
+use crate::backends::memory::{MemoryBackend, MemoryMailbox};
 use crate::error::Error;
-use crate::id::{MessageId, ReceiptHandle, ReplyId};
+use crate::mailbox::codec::Json;
+use crate::mailbox::connection::Connection;
+use crate::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
+use crate::mailbox::operation::Answer;
 use crate::mailbox::{Mailbox, UntypedMailbox};
-use crate::memory::{MemoryBackend, MemoryMailbox};
-use crate::operation::Answer;
-use crate::reply_store::{ReplyEntry, ReplyStore, ReplyValue, Resolved};
+use crate::reply::store::{ReplyEntry, ReplyStore, ReplyValue, Resolved};
+use crate::resolver::address::MailboxName;
+use crate::runtime::clock::Clock;
 
 /// What goes wrong.
 #[derive(Debug, Default)]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::codec::{Decode, Encode, Json};
-use crate::connection::Connection;
-use crate::core::{Core, HandleOptions};
-use crate::id::MessageId;
+use crate::backends::memory::MemoryBackend;
 use crate::mailbox::Mailbox;
-use crate::memory::MemoryBackend;
-use crate::message::Message;
+use crate::mailbox::codec::{Decode, Encode, Json};
+use crate::mailbox::connection::Connection;
+use crate::mailbox::handle::{Core, HandleOptions};
+use crate::mailbox::id::MessageId;
+use crate::mailbox::message::Message;
 use crate::reply::Reply;
 use crate::resolver::MailboxResolver;
 

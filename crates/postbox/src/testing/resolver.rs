@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::doubles::CollectingMailbox;
-use crate::codec::{Decode, Json};
 use crate::error::Error;
 use crate::mailbox::UntypedMailbox;
-use crate::operation::Answer;
+use crate::mailbox::codec::{Decode, Json};
+use crate::mailbox::operation::Answer;
 use crate::resolver::MailboxResolver;
 
 /// Resolves everything, except what it is told to fail on, and keeps a log. What is unknown becomes a

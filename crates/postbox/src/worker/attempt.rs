@@ -12,11 +12,11 @@ use super::handler::{HandlerError, Next};
 use super::item::Item;
 use super::tally::count;
 use super::{Backoff, LoopEvent};
-use crate::codec::{Codec, Decode, Encode};
 use crate::error::Error;
-use crate::id::MessageId;
-use crate::message::Lease;
-use crate::trace::InTrace;
+use crate::mailbox::codec::{Codec, Decode, Encode};
+use crate::mailbox::id::MessageId;
+use crate::mailbox::message::Lease;
+use crate::mailbox::trace::InTrace;
 
 impl<T, R, C> Shared<T, R, C>
 where
@@ -55,7 +55,7 @@ where
             mailbox = %self.mailbox.name(),
             id = %message.id,
             delivery_count = message.delivery_count,
-            traceparent = message.attributes.get(crate::trace::TRACEPARENT).map(String::as_str),
+            traceparent = message.attributes.get(crate::mailbox::trace::TRACEPARENT).map(String::as_str),
         );
         guard.is_begun = true;
         let clock = &self.mailbox.core.clock;

@@ -8,9 +8,9 @@ use std::time::SystemTime;
 
 use uuid::Uuid;
 
-use crate::cancellation::Cancellation;
-use crate::id::MessageId;
-use crate::resources::Resources;
+use crate::mailbox::id::MessageId;
+use crate::runtime::cancellation::Cancellation;
+use crate::worker::resources::Resources;
 
 /// What a handler knows of the message that it handles, beside the body. Cheap to clone.
 #[derive(Clone)]

@@ -21,13 +21,13 @@ use super::item::{GiveBack, Item};
 use super::keeper::Keeper;
 use super::tally::{Meters, Tally, count};
 use super::{Control, Handling, LoopEvent, LoopOptions, LoopReport, Worker};
-use crate::cancellation::{Cancellation, unless};
-use crate::clock::Sleep;
-use crate::codec::{Codec, Decode, Encode};
-use crate::core::check_duration;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
-use crate::message::Message;
+use crate::mailbox::codec::{Codec, Decode, Encode};
+use crate::mailbox::handle::check_duration;
+use crate::mailbox::message::Message;
+use crate::runtime::cancellation::{Cancellation, unless};
+use crate::runtime::clock::Sleep;
 
 pub(super) struct Shared<T, R, C> {
     pub(super) mailbox: Mailbox<T, R, C>,

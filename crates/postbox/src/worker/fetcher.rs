@@ -12,11 +12,11 @@ use tracing::warn;
 use super::engine::Shared;
 use super::tally::count;
 use super::{Control, LoopEvent};
-use crate::cancellation::{unless, yield_now};
-use crate::clock::Sleep;
-use crate::codec::{Codec, Decode, Encode};
 use crate::error::Error;
-use crate::receive::pause_after;
+use crate::mailbox::codec::{Codec, Decode, Encode};
+use crate::mailbox::receive::pause_after;
+use crate::runtime::cancellation::{unless, yield_now};
+use crate::runtime::clock::Sleep;
 
 /// Why fetching has ended.
 pub(super) enum End {

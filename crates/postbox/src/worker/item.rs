@@ -9,9 +9,9 @@ use postbox_core::shared::mailbox::MailboxSignal as _;
 use super::keeper::Keeping;
 use super::tally::{Tally, count};
 use crate::backend::{Batch, Receipt, Visibility, only};
-use crate::core::Core;
-use crate::message::Message;
-use crate::receive::in_background;
+use crate::mailbox::handle::Core;
+use crate::mailbox::message::Message;
+use crate::mailbox::receive::in_background;
 
 /// A message that was fetched.
 pub(super) struct Item<T, R, C> {

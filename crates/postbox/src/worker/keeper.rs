@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::backend::{Batch, Receipt, Visibility};
-use crate::cancellation::{Cancellation, unless};
-use crate::clock::{Moment, Sleep};
-use crate::core::Core;
 use crate::error::Error;
-use crate::runtime;
+use crate::mailbox::handle::Core;
+use crate::runtime::background;
+use crate::runtime::cancellation::{Cancellation, unless};
+use crate::runtime::clock::{Moment, Sleep};
 
 /// Leases that are in use. Each is extended when a third of its time has passed, until its cap; what is lost, or has come
 /// to its cap, is told by its token.
@@ -68,7 +68,7 @@ impl Keeper {
         let stop = Cancellation::new();
         let keeper = Arc::new(Keeper { core, visibility, cap, state: Mutex::default(), stop: stop.clone() });
         let weak = Arc::downgrade(&keeper);
-        runtime::spawn(async move {
+        background::spawn(async move {
             while let Some(sleep) = weak.upgrade().map(|keeper| keeper.rest()) {
                 if unless(stop.cancelled(), sleep).await.is_none() {
                     break;

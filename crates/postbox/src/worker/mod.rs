@@ -1,5 +1,6 @@
 //! The loop that feeds a handler from a mailbox.
 
+pub(crate) mod actor_worker;
 mod attempt;
 mod backoff;
 mod context;
@@ -8,6 +9,8 @@ mod fetcher;
 mod handler;
 mod item;
 mod keeper;
+pub(crate) mod main_loop;
+pub(crate) mod resources;
 mod tally;
 
 use std::fmt;
@@ -22,13 +25,13 @@ pub use self::backoff::Backoff;
 pub(crate) use self::context::RequestContext;
 pub use self::context::{BudgetExceeded, Context};
 pub use self::handler::{Handler, HandlerError};
-use crate::codec::{Codec, Decode, Encode, Json};
-use crate::dispatcher::Dispatcher;
 use crate::error::Error;
-use crate::id::MessageId;
 use crate::mailbox::Mailbox;
-use crate::operation::{Answer, Verb, awaitable};
-use crate::resources::Resources;
+use crate::mailbox::codec::{Codec, Decode, Encode, Json};
+use crate::mailbox::dispatcher::Dispatcher;
+use crate::mailbox::id::MessageId;
+use crate::mailbox::operation::{Answer, Verb, awaitable};
+use crate::worker::resources::Resources;
 
 /// Feeds a handler from a mailbox: takes messages, keeps their leases alive, runs the handler, sends its answer, finishes
 /// the message.
@@ -368,7 +371,7 @@ pub struct LoopReport {
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum LoopEvent {
     /// It runs.
-    Started { mailbox: crate::address::MailboxName },
+    Started { mailbox: crate::resolver::address::MailboxName },
     /// A handler was successful.
     Succeeded { id: MessageId, took: Duration },
     /// A handler failed.

@@ -6,7 +6,7 @@ use metrics::{Counter, Histogram};
 use postbox_core::shared::mailbox::Signal;
 
 use super::LoopReport;
-use crate::core::Core;
+use crate::mailbox::handle::Core;
 
 /// What is going on, and what was done; it outlives the loop for the sake of guards.
 #[derive(Default)]

@@ -1,0 +1,279 @@
+//! Acts on deliveries: finishing, giving back, extending.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_sdk_sqs::types::{
+    ChangeMessageVisibilityBatchRequestEntry as ChangeEntry, DeleteMessageBatchRequestEntry as DeleteEntry,
+};
+
+use super::fault::{Fault, fault};
+use super::lane::Entry;
+use super::leases::{Begin, after};
+use super::letter::whole_seconds;
+use super::queue::{Outcome, Queue};
+use crate::backend::{Receipt, Visibility};
+use crate::error::Error;
+use crate::mailbox::id::ReceiptHandle;
+use crate::mailbox::operation::Answer;
+use crate::runtime::cancellation::unless;
+use crate::runtime::clock::{Sleep, SystemClock};
+use crate::runtime::io_thread;
+use crate::runtime::near::Work;
+use crate::runtime::oneshot::{Promise, promise};
+
+/// For so many seconds SQS leases a message, with all extensions.
+const LONGEST: u64 = 12 * 60 * 60;
+
+/// An act on a delivery, and what it makes of the lease.
+pub(super) struct Acting {
+    busy: Busy,
+    /// When it becomes visible again, and whether the lease ends. `None`: it is deleted.
+    change: Option<(i32, bool)>,
+    promise: Promise<()>,
+}
+
+impl Entry for Acting {}
+
+/// An act on a delivery has begun. When this is dropped the next one may, whatever has become of it.
+pub(super) struct Busy {
+    queue: Arc<Queue>,
+    receipt: Receipt,
+    has_ended: bool,
+}
+
+impl Busy {
+    pub(super) fn new(queue: &Arc<Queue>, receipt: Receipt) -> Self {
+        Busy { queue: Arc::clone(queue), receipt, has_ended: false }
+    }
+
+    /// The lease has ended.
+    fn end(&mut self) {
+        self.has_ended = true;
+        self.queue.leases.end(&self.receipt.handle);
+    }
+
+    /// The lease has not, and lasts until then, if that has changed.
+    fn release(&mut self, until: Option<Instant>) {
+        self.has_ended = true;
+        self.queue.leases.release(&self.receipt.handle, until);
+    }
+
+    fn handle(&self) -> &ReceiptHandle {
+        &self.receipt.handle
+    }
+
+    fn gone(&self) -> Error {
+        Error::ReceiptHandleExpired { id: self.receipt.id.clone() }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.release(None);
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn acknowledge(
+        self: &Arc<Self>,
+        receipts: impl IntoIterator<Item = Receipt>,
+    ) -> Vec<Answer<Result<(), Error>>> {
+        self.act(receipts.into_iter().map(|receipt| (receipt, None)))
+    }
+
+    pub(super) fn set_visibility(
+        self: &Arc<Self>,
+        changes: impl IntoIterator<Item = (Receipt, Visibility)>,
+    ) -> Vec<Answer<Result<(), Error>>> {
+        self.act(changes.into_iter().map(|(receipt, visibility)| (receipt, Some(visibility))))
+    }
+
+    fn act(
+        self: &Arc<Self>,
+        acts: impl Iterator<Item = (Receipt, Option<Visibility>)>,
+    ) -> Vec<Answer<Result<(), Error>>> {
+        let mut begun = Vec::new();
+        let answers = acts.map(|(receipt, wish)| match self.leases.begin(&receipt.handle) {
+            Begin::Now(until) => {
+                let (acting, answer) = self.acting(receipt, wish, until);
+                begun.extend(acting);
+                answer
+            }
+            Begin::Never => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id })),
+            Begin::Later => {
+                let queue = Arc::clone(self);
+                io_thread::ask(async move {
+                    let Some(until) = queue.leases.begin_after(&receipt.handle).await else {
+                        return Err(Error::ReceiptHandleExpired { id: receipt.id });
+                    };
+                    let (acting, answer) = queue.acting(receipt, wish, until);
+                    queue.push_acts(acting, Vec::<Answer<()>>::new());
+                    answer.await
+                })
+            }
+        });
+        let answers = answers.collect();
+        self.push_acts(begun, answers)
+    }
+
+    /// Removes a delivery, as the last part of an act that has begun.
+    pub(super) async fn finish(self: &Arc<Self>, busy: Busy) -> Result<(), Error> {
+        let (promise, done) = promise(None);
+        self.push_acts([Acting { busy, change: None, promise }], Vec::<Answer<()>>::new());
+        done.await
+    }
+
+    /// All of them deletions, or changes, or both; with their answers, if it is all of them.
+    fn push_acts<T: Send + 'static>(
+        self: &Arc<Self>,
+        acts: impl IntoIterator<Item = Acting>,
+        answers: Vec<Answer<T>>,
+    ) -> Vec<Answer<T>> {
+        let work: fn(Arc<Queue>, Vec<Acting>) -> Work =
+            |queue, entries| Box::pin(async move { queue.act_all(entries).await });
+        let (deletes, changes): (Vec<_>, Vec<_>) = acts.into_iter().partition(|act| act.change.is_none());
+        let answers = self.put(|queue| &queue.deletes, deletes, work, answers);
+        self.put(|queue| &queue.changes, changes, work, answers)
+    }
+
+    /// An act that has begun, and its answer. What needs no request is done.
+    fn acting(
+        self: &Arc<Self>,
+        receipt: Receipt,
+        wish: Option<Visibility>,
+        until: Instant,
+    ) -> (Option<Acting>, Answer<Result<(), Error>>) {
+        let busy = Busy::new(self, receipt);
+        let change = match wish {
+            None => None,
+            // A lease is never made shorter.
+            Some(Visibility::Extend(by)) if after(Instant::now(), by) <= until => return (None, Answer::ready(Ok(()))),
+            Some(Visibility::Extend(by)) => Some((whole_seconds(by), false)),
+            Some(Visibility::Return(by)) => Some((whole_seconds(by), true)),
+            // SQS cannot take a delivery back from its count.
+            Some(Visibility::Release) => Some((0, true)),
+        };
+        if let Some((seconds, _)) = change {
+            let age = self.leases.age(busy.handle());
+            if age + Duration::from_secs(seconds.unsigned_abs().into()) > Duration::from_secs(LONGEST) {
+                let age = age.as_secs_f64();
+                let limit = format!("{LONGEST} s in all since it was received, on SQS, which was {age:.1} s ago");
+                let error = Error::invalid("visibility_timeout", format!("{seconds} s"), limit);
+                return (None, Answer::ready(Err(error)));
+            }
+        }
+        let (promise, done) = promise(None);
+        (Some(Acting { busy, change, promise }), Answer::from_future(done))
+    }
+
+    /// Acts of one kind, in one request.
+    async fn act_all(self: &Arc<Self>, entries: Vec<Acting>) {
+        let facts = match self.facts().await {
+            Ok(facts) => facts,
+            Err(error) => {
+                for Acting { busy, promise, .. } in entries {
+                    drop(busy);
+                    promise.fulfil(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        let asked = Instant::now();
+        // It may have stood in line, or been asked for again, for longer than its lease lasts.
+        let check = |entry: &Acting| match self.leases.lasts(entry.busy.handle(), Instant::now()) {
+            true => Ok(()),
+            false => Err(Fault::late(&self.shown())),
+        };
+        let ask = |entries: &[Acting]| self.ask_in_time(&facts.url, entries);
+        for (entry, result) in self.patiently(entries, check, ask).await {
+            let Acting { mut busy, change, promise } = entry;
+            let result = match (result, change) {
+                (Ok(_), Some((seconds, false))) => {
+                    busy.release(Some(after(asked, Duration::from_secs(seconds.unsigned_abs().into()))));
+                    Ok(())
+                }
+                (Ok(_), _) => {
+                    busy.end();
+                    Ok(())
+                }
+                (Err(fault), _) if fault.is_stale_receipt() => {
+                    busy.end();
+                    Err(busy.gone())
+                }
+                (Err(fault), _) => {
+                    busy.release(None);
+                    Err(self.failed(fault))
+                }
+            };
+            promise.fulfil(result);
+        }
+    }
+
+    /// Asks until the first of the leases has ended: nothing is asked for with a receipt that is not good any more.
+    fn ask_in_time<'a>(
+        &'a self,
+        url: &str,
+        entries: &[Acting],
+    ) -> impl Future<Output = Result<Outcome, Fault>> + Send + use<'a> {
+        let left = entries.iter().map(|entry| self.leases.left(entry.busy.handle())).min().unwrap_or_default();
+        let answer = self.ask_acts(url, entries);
+        async move {
+            let answer = unless(Sleep::for_(SystemClock::shared(), left), answer).await;
+            answer.unwrap_or_else(|| Err(Fault::cut(&self.shown())))
+        }
+    }
+
+    fn ask_acts<'a>(
+        &'a self,
+        url: &str,
+        entries: &[Acting],
+    ) -> Pin<Box<dyn Future<Output = Result<Outcome, Fault>> + Send + 'a>> {
+        let client = &self.region.client;
+        let failed = || self.shown();
+        if let [Acting { busy, change, .. }] = entries {
+            let handle = busy.handle().to_string();
+            let done = || Ok((vec![("0".into(), String::new())], Vec::new()));
+            let Some((seconds, _)) = change else {
+                let request = client.delete_message().queue_url(url).receipt_handle(handle).send();
+                return Box::pin(async move {
+                    request.await.map_err(|error| fault(&failed(), error))?;
+                    done()
+                });
+            };
+            let request = client.change_message_visibility().queue_url(url).receipt_handle(handle);
+            let request = request.visibility_timeout(*seconds).send();
+            return Box::pin(async move {
+                request.await.map_err(|error| fault(&failed(), error))?;
+                done()
+            });
+        }
+        if entries.iter().all(|entry| entry.change.is_none()) {
+            let entries = entries.iter().enumerate().map(|(at, entry)| {
+                let entry = DeleteEntry::builder().id(at.to_string()).receipt_handle(entry.busy.handle().to_string());
+                entry.build().expect("it has an id and a receipt")
+            });
+            let request = client.delete_message_batch().queue_url(url).set_entries(Some(entries.collect())).send();
+            return Box::pin(async move {
+                let answer = request.await.map_err(|error| fault(&failed(), error))?;
+                Ok((answer.successful.into_iter().map(|entry| (entry.id, String::new())).collect(), answer.failed))
+            });
+        }
+        let entries = entries.iter().enumerate().map(|(at, entry)| {
+            let entry_builder =
+                ChangeEntry::builder().id(at.to_string()).receipt_handle(entry.busy.handle().to_string());
+            let seconds = entry.change.map_or(0, |(seconds, _)| seconds);
+            entry_builder.visibility_timeout(seconds).build().expect("it has an id and a receipt")
+        });
+        let request =
+            client.change_message_visibility_batch().queue_url(url).set_entries(Some(entries.collect())).send();
+        Box::pin(async move {
+            let answer = request.await.map_err(|error| fault(&failed(), error))?;
+            Ok((answer.successful.into_iter().map(|entry| (entry.id, String::new())).collect(), answer.failed))
+        })
+    }
+}

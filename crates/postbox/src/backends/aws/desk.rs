@@ -1,0 +1,256 @@
+//! Those who wait for messages of one queue, and the long polls that they share.
+//!
+//! A poll belongs to nobody: what it brings goes to whoever waits when it comes, and back if nobody does. So ten thousand who wait
+//! need one connection, and one who leaves strands nothing. Only who is alone has a poll of his own; what
+//! that brings after he has left goes to others too.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::lane::FULL;
+use super::leases::after;
+use super::letter::whole_seconds;
+use super::queue::lock;
+use crate::backend::{Delivery, Receive};
+use crate::error::Error;
+use crate::runtime::oneshot::Promise;
+
+/// So many polls are under way at once while they bring messages. Nothing comes: one.
+const MOST_POLLS: usize = 16;
+/// The longest poll, in seconds.
+const LONGEST: i32 = 20;
+/// How much later than asked an answer may be: SQS counts whole seconds, and its answer takes its time.
+const GRACE: Duration = Duration::from_millis(500);
+
+pub(super) struct Desk {
+    state: Mutex<State>,
+    gathers: bool,
+    /// Whether what a poll brings is for one, since it may be of one group.
+    is_fifo: bool,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Waiter>,
+    /// Whether somebody has a poll of his own.
+    is_lent: bool,
+    polls: Vec<Poll>,
+    /// How many polls there may be.
+    width: usize,
+}
+
+struct Waiter {
+    max: usize,
+    visibility: Duration,
+    until: Instant,
+    promise: Promise<Vec<Delivery>>,
+}
+
+/// A request that waits for messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Poll {
+    pub(super) max: usize,
+    pub(super) visibility: Duration,
+    pub(super) wait: i32,
+    /// From then on nobody counts on it: its connection may be dead.
+    late: Instant,
+}
+
+impl Poll {
+    fn new(max: usize, visibility: Duration, longest: Duration, now: Instant) -> Self {
+        let wait = whole_seconds(longest).clamp(1, LONGEST);
+        let late = after(now, Duration::from_secs(wait.unsigned_abs().into()) + GRACE);
+        Poll { max: max.min(FULL), visibility, wait, late }
+    }
+
+    /// For somebody who is the only one.
+    pub(super) fn alone(request: Receive) -> Self {
+        Self::new(request.max, request.visibility, request.wait, Instant::now())
+    }
+}
+
+/// After how long somebody may leave with nothing.
+pub(super) fn patience(wait: Duration) -> Duration {
+    // A poll for less than a second lasts a second.
+    if wait < Duration::from_secs(1) { wait } else { wait + GRACE }
+}
+
+impl Desk {
+    pub(super) fn new(gathers: bool, is_fifo: bool) -> Self {
+        Desk { state: Mutex::default(), gathers, is_fifo }
+    }
+
+    /// Whether somebody may wait by himself, since nobody else does; he says when that has ended.
+    pub(super) fn lend(&self) -> bool {
+        let mut state = lock(&self.state);
+        let can_lend = !state.is_lent && state.waiting.is_empty() && state.polls.is_empty();
+        state.is_lent |= can_lend;
+        can_lend
+    }
+
+    pub(super) fn take_back(&self) {
+        lock(&self.state).is_lent = false;
+    }
+
+    /// Takes somebody who waits.
+    pub(super) fn join(&self, request: Receive, promise: Promise<Vec<Delivery>>) {
+        let until = after(Instant::now(), request.wait);
+        let waiter = Waiter { max: request.max, visibility: request.visibility, until, promise };
+        lock(&self.state).waiting.push_back(waiter);
+    }
+
+    /// The next poll, if those who wait need one more.
+    pub(super) fn plan(&self) -> Option<Poll> {
+        let mut state = lock(&self.state);
+        state.waiting.retain(|waiter| !waiter.promise.is_void());
+        let State { waiting, polls, width, .. } = &mut *state;
+        let now = Instant::now();
+        let mut seen: Vec<Duration> = Vec::new();
+        for visibility in waiting.iter().map(|waiter| waiter.visibility) {
+            if seen.contains(&visibility) {
+                continue;
+            }
+            seen.push(visibility);
+            let alive = || polls.iter().filter(|poll| poll.late > now);
+            let like = || alive().filter(|poll| poll.visibility == visibility);
+            if self.gathers && like().count() > 0 && alive().count() >= (*width).max(1) {
+                continue;
+            }
+            let alike = || waiting.iter().filter(|waiter| waiter.visibility == visibility);
+            let wanted: usize = alike().map(|waiter| waiter.max).sum();
+            let asked: usize = like().map(|poll| poll.max).sum();
+            // Where a poll is for one, each has his own.
+            let missing = match self.gathers && !self.is_fifo {
+                true => wanted.saturating_sub(asked),
+                false => alike().nth(like().count()).map_or(0, |waiter| waiter.max),
+            };
+            if missing == 0 {
+                continue;
+            }
+            let longest = alike().map(|waiter| waiter.until.saturating_duration_since(now)).max().unwrap_or_default();
+            let poll = Poll::new(missing, visibility, longest, now);
+            polls.push(poll);
+            return Some(poll);
+        }
+        None
+    }
+
+    /// Hands out what a poll brought. What nobody takes is left.
+    pub(super) fn deliver(&self, poll: Poll, found: Result<Vec<Delivery>, Error>) -> Vec<Delivery> {
+        let mut state = lock(&self.state);
+        if let Some(at) = state.polls.iter().position(|other| *other == poll) {
+            state.polls.swap_remove(at);
+        }
+        let mut answers = Vec::new();
+        let left = match found {
+            Ok(found) => {
+                state.width = match found.len() {
+                    0 => 1,
+                    many if many >= poll.max => (state.width.max(1) * 2).min(MOST_POLLS),
+                    _ => state.width.max(1),
+                };
+                let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility && !waiter.promise.is_void();
+                // What is for one goes to the first who takes it all, if there is one.
+                let takes_all = |waiter: &Waiter| is_his(waiter) && waiter.max >= found.len();
+                let taker = if self.is_fifo { state.waiting.iter().position(takes_all) } else { None };
+                let mut at = taker.unwrap_or(0);
+                let mut found = found.into_iter().peekable();
+                while found.peek().is_some() && at < state.waiting.len() {
+                    if !is_his(&state.waiting[at]) {
+                        at += 1;
+                        continue;
+                    }
+                    let waiter = state.waiting.remove(at).expect("it is there");
+                    answers.push((waiter.promise, Ok(found.by_ref().take(waiter.max).collect())));
+                    if self.is_fifo {
+                        break;
+                    }
+                }
+                let now = Instant::now();
+                let is_over = |waiter: &Waiter| waiter.until <= now;
+                for waiter in take_if(&mut state.waiting, is_over) {
+                    answers.push((waiter.promise, Ok(Vec::new())));
+                }
+                found.collect()
+            }
+            Err(error) => {
+                state.width = 1;
+                let now = Instant::now();
+                let has_other = |other: &Poll| other.visibility == poll.visibility && other.late > now;
+                let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility;
+                let waiters = match state.polls.iter().any(has_other) {
+                    // Each has a poll of his own, and this was one of theirs, unless its owner has left.
+                    true if !self.gathers => {
+                        let polls = state.polls.iter().filter(|other| has_other(other)).count();
+                        let is_there = |waiter: &&Waiter| is_his(waiter) && !waiter.promise.is_void();
+                        let is_owned = state.waiting.iter().filter(is_there).count() > polls;
+                        let first = state.waiting.iter().position(|waiter| is_owned && is_there(&waiter));
+                        first.and_then(|at| state.waiting.remove(at)).into_iter().collect()
+                    }
+                    true => Vec::new(),
+                    false => take_if(&mut state.waiting, is_his),
+                };
+                for waiter in waiters {
+                    answers.push((waiter.promise, Err(error.clone())));
+                }
+                Vec::new()
+            }
+        };
+        drop(state);
+        for (promise, answer) in answers {
+            promise.fulfil(answer);
+        }
+        left
+    }
+}
+
+fn take_if(waiting: &mut VecDeque<Waiter>, is_so: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+    let (taken, kept) = std::mem::take(waiting).into_iter().partition(|waiter| is_so(waiter));
+    *waiting = kept;
+    Vec::from(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::runtime::oneshot::{Fulfilled, promise};
+
+    fn join(desk: &Desk) -> Fulfilled<Vec<Delivery>> {
+        let (promise, found) = promise(Some(Box::new(drop)));
+        let wait = Duration::from_secs(20);
+        desk.join(Receive { max: 1, visibility: Duration::from_secs(30), wait }, promise);
+        found
+    }
+
+    fn look(found: &mut Fulfilled<Vec<Delivery>>) -> std::task::Poll<Result<Vec<Delivery>, Error>> {
+        Pin::new(found).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn without_gathering_the_poll_of_one_who_left_is_nobodys_error() {
+        let desk = Desk::new(false, false);
+        let (first, mut second) = (join(&desk), join(&desk));
+        let polls = [desk.plan().unwrap(), desk.plan().unwrap()];
+        assert_eq!(desk.plan(), None, "one each");
+        drop(first);
+        desk.deliver(polls[0], Err(Error::connection("refused")));
+        assert!(look(&mut second).is_pending(), "his own is under way");
+        desk.deliver(polls[1], Err(Error::connection("refused")));
+        assert!(matches!(look(&mut second), std::task::Poll::Ready(Err(_))));
+    }
+
+    #[test]
+    fn without_gathering_each_is_told_of_a_poll_that_failed() {
+        let desk = Desk::new(false, false);
+        let (mut first, mut second) = (join(&desk), join(&desk));
+        let polls = [desk.plan().unwrap(), desk.plan().unwrap()];
+        desk.deliver(polls[0], Err(Error::connection("refused")));
+        assert!(matches!(look(&mut first), std::task::Poll::Ready(Err(_))));
+        assert!(look(&mut second).is_pending());
+        assert_eq!(desk.plan(), None, "nobody needs another one");
+    }
+}

@@ -1,0 +1,169 @@
+//! Where a URI leads: a region, or a server that does as one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
+use aws_sdk_sqs::config::timeout::TimeoutConfig;
+use aws_sdk_sqs::config::{AsyncSleep, StalledStreamProtectionConfig};
+
+use super::http;
+use super::queue::lock;
+use super::region::Manners;
+use super::replies::DynamoDbReplyStore;
+use super::{Inner, SqsBackend};
+use crate::error::Error;
+use crate::mailbox::operation::Answer;
+use crate::resolver::address::{Uri, decoded, without_secrets};
+use crate::runtime::clock::{Sleep, SystemClock};
+use crate::runtime::io_thread;
+
+/// The options of a URI that are about the place, not about the mailbox.
+pub(crate) const OPTIONS: &[&str] =
+    &["endpoint", "create", "gather", "group", "profile", "replies", "replies_endpoint"];
+
+/// How long one attempt of a request may take, and all of them.
+pub(super) const ATTEMPT: Duration = Duration::from_secs(10);
+pub(super) const ALL_ATTEMPTS: Duration = Duration::from_secs(30);
+
+/// Places that are open: two opens of one share what is known of its queues, and connections.
+static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
+
+/// The SDK's own way to its settings (the environment, the profile, the machine), with the HTTP client of this crate, limits of
+/// time for each request and all its attempts, which the library's own alarms keep, and therefore without the SDK's protection
+/// against stalled streams. For clients of one's own, if they need no streams: the HTTP client reads answers to their end before it
+/// hands them on, by HTTP/1.1.
+///
+/// ```no_run
+/// # async fn example() {
+/// let config = postbox::aws::defaults().profile_name("staging").load().await;
+/// let client = postbox::aws::sqs::Client::new(&config);
+/// # }
+/// ```
+pub fn defaults() -> ConfigLoader {
+    let patience = TimeoutConfig::builder()
+        .connect_timeout(Duration::from_secs(3))
+        .operation_attempt_timeout(ATTEMPT)
+        .operation_timeout(ALL_ATTEMPTS)
+        .build();
+    aws_config::defaults(BehaviorVersion::latest())
+        .http_client(http::client())
+        .timeout_config(patience)
+        .sleep_impl(Alarms)
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+}
+
+/// The library's own alarms, for the SDK: the runtime's timers wake the very thread that sets them, at each request.
+#[derive(Debug)]
+struct Alarms;
+
+impl AsyncSleep for Alarms {
+    fn sleep(&self, duration: Duration) -> aws_sdk_sqs::config::Sleep {
+        aws_sdk_sqs::config::Sleep::new(Sleep::for_(SystemClock::shared(), duration))
+    }
+}
+
+/// What the environment, the profile and the URI say, credentials by the SDK's own chain.
+pub(super) async fn load(region: &str, endpoint: Option<&str>, profile: Option<&str>) -> SdkConfig {
+    let mut loader = defaults();
+    if !region.is_empty() {
+        loader = loader.region(Region::new(region.to_string()));
+    }
+    if let Some(endpoint) = endpoint {
+        loader = loader.endpoint_url(endpoint);
+    }
+    if let Some(profile) = profile {
+        loader = loader.profile_name(profile);
+    }
+    loader.load().await
+}
+
+pub(super) fn checked_endpoint(value: &str) -> Result<(), Error> {
+    if value.starts_with("http://") || value.starts_with("https://") {
+        return Ok(());
+    }
+    Err(Error::invalid("endpoint", format!("{:?}", without_secrets(value)), "a URL like http://localhost:4566"))
+}
+
+pub(super) fn is_region(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+pub(super) fn truth(parameter: &'static str, value: &str) -> Result<bool, Error> {
+    value.parse().map_err(|_| Error::invalid(parameter, format!("{value:?}"), "true or false"))
+}
+
+struct Wishes {
+    manners: Manners,
+    endpoint: Option<String>,
+    profile: Option<String>,
+    replies: Option<String>,
+    replies_endpoint: Option<String>,
+}
+
+fn wishes(uri: &Uri) -> Result<Wishes, Error> {
+    let mut wishes =
+        Wishes { manners: Manners::default(), endpoint: None, profile: None, replies: None, replies_endpoint: None };
+    for (name, value) in &uri.options {
+        match name.as_str() {
+            "endpoint" => wishes.endpoint = Some(value.clone()),
+            "create" => wishes.manners.creates = truth("create", value)?,
+            "gather" => wishes.manners.gathers = truth("gather", value)?,
+            "group" => wishes.manners.group = Some(value.clone()),
+            "profile" => wishes.profile = Some(value.clone()),
+            "replies" => wishes.replies = Some(value.clone()),
+            "replies_endpoint" => wishes.replies_endpoint = Some(value.clone()),
+            _ => {}
+        }
+    }
+    wishes.endpoint.iter().chain(&wishes.replies_endpoint).try_for_each(|value| checked_endpoint(value))?;
+    wishes.manners.check()?;
+    Ok(wishes)
+}
+
+pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<(SqsBackend, Option<String>), Error>> {
+    let (region, name) = uri.host_and_path();
+    let (region, name) = (decoded(region), Some(decoded(name)).filter(|name| !name.is_empty()));
+    if !is_region(&region) {
+        return Answer::ready(Err(Error::resolution(text, "that is no region; write sqs://eu-west-1/name")));
+    }
+    let wishes = match wishes(uri) {
+        Ok(wishes) => wishes,
+        Err(error) => return Answer::ready(Err(error)),
+    };
+    let place: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
+    let key = format!("{region} {place:?}");
+    if let Some(inner) = opened(&key) {
+        return Answer::ready(Ok((SqsBackend { inner }, name)));
+    }
+    io_thread::ask(async move {
+        let Wishes { manners, endpoint, profile, replies, replies_endpoint } = wishes;
+        let config = load(&region, endpoint.as_deref(), profile.as_deref()).await;
+        let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&config));
+        builder.at = endpoint.as_deref().map(without_secrets);
+        if let Some(uri) = replies {
+            let endpoint = replies_endpoint.as_deref().or(endpoint.as_deref());
+            let store = DynamoDbReplyStore::at(&uri, endpoint, profile.as_deref(), manners.creates).await?;
+            builder = builder.replies(Arc::new(store));
+        }
+        builder.manners = manners;
+        let backend = builder.build();
+        let mut open = lock(&OPEN);
+        let open = open.get_or_insert_default();
+        open.retain(|_, inner| inner.strong_count() > 0);
+        // Another open may have been quicker.
+        let inner = match open.get(&key).and_then(Weak::upgrade) {
+            Some(inner) => inner,
+            None => {
+                open.insert(key, Arc::downgrade(&backend.inner));
+                backend.inner
+            }
+        };
+        Ok((SqsBackend { inner }, name))
+    })
+}
+
+fn opened(key: &str) -> Option<Arc<Inner>> {
+    lock(&OPEN).as_ref()?.get(key)?.upgrade()
+}

@@ -1,0 +1,218 @@
+//! Sending: letters into batches.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry as SendEntry;
+
+use super::fault::{Fault, fault};
+use super::lane::Entry;
+use super::letter::{Content, Letter, whole_seconds};
+use super::queue::{Outcome, Queue, SURE_BYTES};
+use super::region::Facts;
+use crate::backend::Outgoing;
+use crate::error::Error;
+use crate::mailbox::id::MessageId;
+use crate::mailbox::operation::Answer;
+use crate::runtime::near::Work;
+use crate::runtime::oneshot::{Promise, promise};
+
+/// How old what is known of a queue may be when it is held against somebody.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// A message that waits to be sent.
+pub(super) struct Sending {
+    message: Outgoing,
+    /// Whose order it is in.
+    group: Option<String>,
+    promise: Promise<MessageId>,
+}
+
+impl Entry for Sending {
+    fn bytes(&self) -> usize {
+        // Attributes are few; where they are not, the request is divided.
+        self.message.body.len() + 512
+    }
+}
+
+impl Entry for (Sending, Letter) {
+    fn goes_before(&self, later: &Self) -> bool {
+        self.0.group.is_some() && self.0.group == later.0.group
+    }
+}
+
+impl Queue {
+    pub(super) fn send(
+        self: &Arc<Self>,
+        messages: impl IntoIterator<Item = Outgoing>,
+    ) -> Vec<Answer<Result<MessageId, Error>>> {
+        let mut answers = Vec::new();
+        let entries = messages.into_iter().filter_map(|message| {
+            if let Err(error) = self.check(&message) {
+                answers.push(Answer::ready(Err(error)));
+                return None;
+            }
+            let (promise, sent) = promise(None);
+            answers.push(Answer::from_future(sent));
+            Some(Sending { group: self.group(&message), message, promise })
+        });
+        let entries: Vec<_> = entries.collect();
+        let request: fn(Arc<Queue>, Vec<Sending>) -> Work =
+            |queue, entries| Box::pin(async move { queue.send_all(entries).await });
+        self.put(|queue| &queue.sends, entries, request, answers)
+    }
+
+    async fn send_all(self: &Arc<Self>, entries: Vec<Sending>) {
+        let (facts, letters) = match self.letters(&entries).await {
+            Ok(known) => known,
+            Err(error) => return entries.iter().for_each(|entry| entry.promise.fulfil(Err(error.clone()))),
+        };
+        let most_bytes = facts.most.max(SURE_BYTES);
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        for (entry, letter) in entries.into_iter().zip(letters) {
+            if letter.size > facts.most {
+                let limit = format!(
+                    "up to {} bytes, the MaximumMessageSize of queue {:?}, body and attributes as SQS keeps them",
+                    facts.most, self.queue
+                );
+                entry.promise.fulfil(Err(Error::invalid("message size", format!("{} bytes", letter.size), limit)));
+                continue;
+            }
+            if bytes + letter.size > most_bytes {
+                self.send_part(&facts, std::mem::take(&mut part)).await;
+                bytes = 0;
+            }
+            bytes += letter.size;
+            part.push((entry, letter));
+        }
+        self.send_part(&facts, part).await;
+    }
+
+    /// What is known of the queue, and the messages as it keeps them. Known afresh if one of them seems too large for it.
+    async fn letters(self: &Arc<Self>, entries: &[Sending]) -> Result<(Arc<Facts>, Vec<Letter>), Error> {
+        let written = |facts: Arc<Facts>| {
+            let letters: Vec<_> = entries.iter().map(|entry| letter(&facts, &entry.message)).collect();
+            (facts, letters)
+        };
+        let (facts, letters) = written(self.facts().await?);
+        let fits = letters.iter().all(|letter| letter.size <= facts.most);
+        if fits || facts.since.elapsed() < FRESH {
+            return Ok((facts, letters));
+        }
+        self.forget();
+        Ok(written(self.facts().await?))
+    }
+
+    /// Whether SQS takes the ids of a message by which it keeps order.
+    fn check(&self, message: &Outgoing) -> Result<(), Error> {
+        if !self.is_fifo {
+            return Ok(());
+        }
+        let special = message.special.as_deref();
+        let (group, once) =
+            special.map_or((None, None), |special| (special.group.as_deref(), special.deduplication.as_deref()));
+        // It stands for those that are not given.
+        let own = (group.is_none() || once.is_none()).then(|| message.id.to_string());
+        for (parameter, id) in [("group", group), ("deduplication_id", once), ("id", own.as_deref())] {
+            if let Some(id) = id.filter(|id| !is_order_id(id)) {
+                return Err(Error::invalid(parameter, format!("{id:?}"), ORDER_IDS));
+            }
+        }
+        Ok(())
+    }
+
+    /// The group of a message, on a queue that has them. Without one it waits for no other.
+    fn group(&self, message: &Outgoing) -> Option<String> {
+        let wanted = || message.special.as_deref().and_then(|special| special.group.clone());
+        let usual = || self.region.manners.group.clone();
+        self.is_fifo.then(|| wanted().or_else(usual).unwrap_or_else(|| message.id.to_string()))
+    }
+
+    async fn send_part(&self, facts: &Facts, entries: Vec<(Sending, Letter)>) {
+        let results = self.patiently(entries, |_| Ok(()), |entries| self.ask_sends(facts, entries)).await;
+        for ((entry, _), result) in results {
+            // A message that may be one that was sent before has the queue's own id: that of the first.
+            let id = result.map_err(|fault| self.failed(fault)).map(|sent| match is_once(facts, &entry.message) {
+                true => sent.into(),
+                false => entry.message.id.clone(),
+            });
+            entry.promise.fulfil(id);
+        }
+    }
+
+    fn ask_sends<'a>(
+        &'a self,
+        facts: &Facts,
+        entries: &[(Sending, Letter)],
+    ) -> Pin<Box<dyn Future<Output = Result<Outcome, Fault>> + Send + 'a>> {
+        let client = &self.region.client;
+        let mut entries: Vec<SendEntry> =
+            entries.iter().enumerate().map(|(at, (entry, letter))| self.entry(facts, at, entry, letter)).collect();
+        if entries.len() == 1
+            && let Some(entry) = entries.pop()
+        {
+            let request = client
+                .send_message()
+                .queue_url(&facts.url)
+                .message_body(entry.message_body)
+                .set_message_attributes(entry.message_attributes)
+                .set_delay_seconds(entry.delay_seconds)
+                .set_message_group_id(entry.message_group_id)
+                .set_message_deduplication_id(entry.message_deduplication_id)
+                .send();
+            return Box::pin(async move {
+                let answer = request.await.map_err(|error| fault(&self.shown(), error))?;
+                Ok((vec![(entry.id, answer.message_id.unwrap_or_default())], Vec::new()))
+            });
+        }
+        let request = client.send_message_batch().queue_url(&facts.url).set_entries(Some(entries)).send();
+        Box::pin(async move {
+            let answer = request.await.map_err(|error| fault(&self.shown(), error))?;
+            let sent = answer.successful.into_iter().map(|entry| (entry.id, entry.message_id));
+            Ok((sent.collect(), answer.failed))
+        })
+    }
+
+    fn entry(&self, facts: &Facts, at: usize, entry: &Sending, letter: &Letter) -> SendEntry {
+        let message = &entry.message;
+        let wanted = || message.special.as_deref().and_then(|special| special.deduplication.clone());
+        let own = || (!is_once(facts, message)).then(|| message.id.to_string());
+        let deduplication = if self.is_fifo { wanted().or_else(own) } else { None };
+        SendEntry::builder()
+            .id(at.to_string())
+            .message_body(&letter.body)
+            .set_message_attributes(Some(letter.attributes.clone()))
+            .set_delay_seconds((!message.delay.is_zero()).then(|| whole_seconds(message.delay)))
+            .set_message_group_id(entry.group.clone())
+            .set_message_deduplication_id(deduplication)
+            .build()
+            .expect("it has an id and a body")
+    }
+}
+
+/// What SQS takes as a group or as an id for deduplication.
+pub(super) const ORDER_IDS: &str = "1 to 128 letters, digits and punctuation marks of ASCII on a FIFO queue";
+
+pub(super) fn is_order_id(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Whether it may be one that was sent before: then its id is the queue's own. A request is always new, since whoever asks waits for
+/// the reply to this one.
+fn is_once(facts: &Facts, message: &Outgoing) -> bool {
+    let is_request = message.headers.as_ref().is_some_and(|headers| headers.reply.is_some());
+    let is_said = message.special.as_deref().is_some_and(|special| special.deduplication.is_some());
+    is_said || facts.by_content && !is_request
+}
+
+fn letter(facts: &Facts, message: &Outgoing) -> Letter {
+    Letter::new(Content {
+        id: (!is_once(facts, message)).then_some(&message.id),
+        body: &message.body,
+        content_type: &message.content_type,
+        headers: message.headers.as_deref(),
+        dead: None,
+    })
+}

@@ -1,0 +1,107 @@
+//! A receive that waits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use postbox_core::{Lock as _, Ticket};
+
+use super::mailbox::{MemoryMailbox, needed, take};
+use crate::backend::{Delivery, Receive};
+use crate::error::Error;
+use crate::runtime::clock::{Alarm, Moment};
+
+/// A receive that waits.
+pub(super) struct LongPoll {
+    pub(super) mailbox: MemoryMailbox,
+    pub(super) request: Receive,
+    pub(super) deadline: Moment,
+    pub(super) ticket: Option<Ticket>,
+    /// The end of the wait, with the waker that it wakes.
+    pub(super) alarm: Option<(Alarm, Waker)>,
+    /// How often it may still look again before it sleeps.
+    pub(super) looks: u32,
+}
+
+/// Being put to sleep and woken costs far more than looking again, and a message may be on its way: a receiver lets others
+/// run a few times first.
+pub(super) const LOOKS: u32 = 6;
+
+/// Between two looks: one that looks all the time keeps the sender from its memory. Many more of them would delay whoever waits for
+/// one message.
+const PAUSES: u32 = 8;
+
+impl Future for LongPoll {
+    type Output = Result<Vec<Delivery>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let store = &this.mailbox.store;
+        let clock = &store.clock;
+        if this.looks > 0 {
+            this.looks -= 1;
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            let mut taken = Vec::new();
+            store.act_with(needed(&this.request), |ledger, now| take(ledger, now, &this.request, &mut taken));
+            if !taken.is_empty() {
+                return Poll::Ready(Ok(taken));
+            }
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // Set before the look, so that a clock that is moved in between is not missed.
+        if this.alarm.as_ref().is_none_or(|(_, waker)| !waker.will_wake(context.waker())) {
+            let alarm = clock.set_alarm(this.deadline, context.waker().clone());
+            if let Some((old, _)) = this.alarm.replace((alarm, context.waker().clone())) {
+                clock.cancel_alarm(old);
+            }
+        }
+        let waker = context.waker().clone();
+        let mut state = store.lock();
+        let before = state.ledger.surfaced();
+        let mut taken = Vec::new();
+        let (is_over, unneeded) = loop {
+            store.absorb(&mut state, usize::MAX);
+            let now = clock.now();
+            take(&mut state.ledger, now.as_nanos(), &this.request, &mut taken);
+            if !taken.is_empty() || now >= this.deadline {
+                break (true, store.waiting.remove(&mut this.ticket));
+            }
+            // Registered under the inbox's lock, with nothing in it: whoever sends next sees that somebody waits.
+            let inbox = store.inbox.lock();
+            if inbox.is_empty() {
+                break (false, store.waiting.register(&mut this.ticket, waker));
+            }
+        };
+        // What came up by itself and was not taken is for others; and this one may wait for what is due next.
+        let wakers = store.notify(&mut state, before);
+        let discarded = state.ledger.take_discarded();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        drop((unneeded, discarded));
+        if is_over { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+    }
+}
+
+impl Drop for LongPoll {
+    fn drop(&mut self) {
+        let store = &self.mailbox.store;
+        if let Some((alarm, _)) = self.alarm.take() {
+            store.clock.cancel_alarm(alarm);
+        }
+        let had_ticket = self.ticket.is_some();
+        if !had_ticket {
+            return;
+        }
+        let mut state = store.lock();
+        let waker = store.waiting.remove(&mut self.ticket);
+        // It was notified and did not come to look: somebody else must.
+        let next = if waker.is_none() && state.ledger.deliverable() > 0 { store.waiting.notify_one() } else { None };
+        store.set_alarm(&mut state);
+        drop(state);
+        drop(waker);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}

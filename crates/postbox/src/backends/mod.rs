@@ -1,0 +1,9 @@
+//! The backends: each keeps mailboxes and replies in one kind of store.
+
+#[cfg(feature = "aws")]
+pub mod aws;
+pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;

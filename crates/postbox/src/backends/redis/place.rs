@@ -1,0 +1,224 @@
+//! Where a URI leads: servers, user, database, and how to behave there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redis::cluster::ClusterClientBuilder;
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo, RedisError,
+    TlsCertificates, TlsMode,
+};
+
+use super::link::{Manners, Target};
+use crate::error::Error;
+use crate::resolver::address::{Uri, decoded, seconds};
+
+/// The options of a URI that are about the place, not about the mailbox.
+pub(crate) const OPTIONS: &[&str] = &[
+    "db",
+    "timeout",
+    "min_replicas",
+    "replica_timeout",
+    "allow_eviction",
+    "tls",
+    "ca",
+    "primary",
+    "sentinel_user",
+    "sentinel_password",
+];
+
+/// A place, taken out of a URI.
+pub(super) struct Place {
+    pub(super) target: Target,
+    pub(super) manners: Manners,
+    /// The mailbox, if there is one.
+    pub(super) name: Option<String>,
+    /// Scheme and servers, without secrets.
+    pub(super) shown: String,
+    /// Everything that makes it another connection.
+    pub(super) key: String,
+}
+
+struct Wishes {
+    db: i64,
+    is_tls: bool,
+    ca: Option<Vec<u8>>,
+    primary: Option<String>,
+    sentinel_user: Option<String>,
+    sentinel_password: Option<String>,
+}
+
+impl Place {
+    pub(super) fn parse(text: &str, uri: &Uri, has_name: bool) -> Result<Self, Error> {
+        let wrong = |reason: &str| Error::resolution(text, reason);
+        let (secret, rest) =
+            uri.place.rsplit_once('@').map_or((None, uri.place.as_str()), |(secret, rest)| (Some(secret), rest));
+        let (user, password) = match secret.map(|secret| secret.split_once(':').unwrap_or((secret, ""))) {
+            Some((user, password)) => (decoded(user), decoded(password)),
+            None => Default::default(),
+        };
+        let (mut manners, wishes) = options(uri)?;
+        manners.replica_timeout = manners.replica_timeout.min(Duration::from_secs(60 * 60));
+        let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(wishes.db);
+        if !user.is_empty() {
+            settings = settings.set_username(&user);
+        }
+        if !password.is_empty() {
+            settings = settings.set_password(&password);
+        }
+        if wishes.is_tls {
+            // Unless the program has chosen another one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let is_unix = uri.scheme == "redis+unix";
+        let (hosts, name) = if is_unix {
+            rest.rsplit_once('/').filter(|_| has_name).map_or((rest, ""), |(path, name)| (path, name))
+        } else {
+            rest.split_once('/').unwrap_or((rest, ""))
+        };
+        if hosts.is_empty() {
+            return Err(wrong("no server; write redis://host:6379/name"));
+        }
+        let failed = |error: RedisError| wrong(&error.to_string());
+        let default_port = if uri.scheme.contains("sentinel") { 26379 } else { 6379 };
+        let addresses = || -> Result<Vec<ConnectionAddr>, Error> {
+            hosts.split(',').map(|host| address(text, host, default_port, wishes.is_tls)).collect()
+        };
+        let info = |address: ConnectionAddr| -> Result<ConnectionInfo, Error> {
+            Ok(address.into_connection_info().map_err(failed)?.set_redis_settings(settings.clone()))
+        };
+        let certificates = || TlsCertificates { client_tls: None, root_cert: wishes.ca.clone() };
+        let target = match uri.scheme.as_str() {
+            "redis+cluster" => {
+                if wishes.db != 0 {
+                    return Err(Error::invalid("db", wishes.db, "0: a cluster has one database"));
+                }
+                let nodes = addresses()?.into_iter().map(info).collect::<Result<Vec<_>, _>>()?;
+                let (is_tls, certificates) = (wishes.is_tls, wishes.ca.is_some().then(certificates));
+                Target::Cluster(Box::new(move || {
+                    let mut builder = ClusterClientBuilder::new(nodes.clone());
+                    if is_tls {
+                        builder = builder.tls(TlsMode::Secure);
+                    }
+                    match &certificates {
+                        Some(certificates) => builder.certs(certificates.clone()),
+                        None => builder,
+                    }
+                }))
+            }
+            "redis+sentinel" => {
+                let primary = wishes.primary.as_deref().ok_or_else(|| wrong("which primary? Add ?primary=name"))?;
+                let builder = SentinelClientBuilder::new(addresses()?, primary, SentinelServerType::Master);
+                let mut builder = builder
+                    .map_err(failed)?
+                    .set_client_to_redis_protocol(ProtocolVersion::RESP3)
+                    .set_client_to_redis_db(wishes.db);
+                if !user.is_empty() {
+                    builder = builder.set_client_to_redis_username(&user);
+                }
+                if !password.is_empty() {
+                    builder = builder.set_client_to_redis_password(&password);
+                }
+                if let Some(user) = &wishes.sentinel_user {
+                    builder = builder.set_client_to_sentinel_username(user);
+                }
+                if let Some(password) = &wishes.sentinel_password {
+                    builder = builder.set_client_to_sentinel_password(password);
+                }
+                if wishes.is_tls {
+                    builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+                    if wishes.ca.is_some() {
+                        builder = builder.set_client_to_redis_certificates(certificates());
+                    }
+                }
+                Target::Sentinels(tokio::sync::Mutex::new(builder.build().map_err(failed)?))
+            }
+            _ if is_unix => {
+                let path = ConnectionAddr::Unix(PathBuf::from(decoded(hosts)));
+                Target::Server(Client::open(info(path)?).map_err(failed)?)
+            }
+            _ => {
+                let mut addresses = addresses()?;
+                let (Some(only), true) = (addresses.pop(), addresses.is_empty()) else {
+                    return Err(wrong("several servers; write redis+cluster:// or redis+sentinel://"));
+                };
+                let client = match wishes.ca {
+                    Some(_) if wishes.is_tls => Client::build_with_tls(info(only)?, certificates()),
+                    _ => Client::open(info(only)?),
+                };
+                Target::Server(client.map_err(failed)?)
+            }
+        };
+        let place: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
+        Ok(Place {
+            target,
+            manners,
+            name: Some(decoded(name)).filter(|name| !name.is_empty()),
+            shown: format!("{}://{hosts}", uri.scheme),
+            key: format!("{} {user} {password} {hosts} {place:?}", uri.scheme),
+        })
+    }
+}
+
+fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
+    let mut manners = Manners::default();
+    let mut wishes = Wishes {
+        db: 0,
+        is_tls: uri.scheme == "rediss",
+        ca: None,
+        primary: None,
+        sentinel_user: None,
+        sentinel_password: None,
+    };
+    for (name, value) in &uri.options {
+        let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
+        match name.as_str() {
+            "db" => {
+                let db = value.parse::<u32>().map_err(|_| bad("db", "a whole number, 0 or more"))?;
+                wishes.db = db.into();
+            }
+            "timeout" => manners.patience = seconds("timeout", value)?,
+            "min_replicas" => {
+                manners.min_replicas = value.parse().map_err(|_| bad("min_replicas", "a whole number, 0 or more"))?;
+            }
+            "replica_timeout" => manners.replica_timeout = seconds("replica_timeout", value)?,
+            "allow_eviction" => {
+                manners.allow_eviction = value.parse().map_err(|_| bad("allow_eviction", "true or false"))?;
+            }
+            "tls" => wishes.is_tls = value.parse().map_err(|_| bad("tls", "true or false"))?,
+            "ca" => {
+                let read = std::fs::read(value).map_err(|error| error.to_string()).and_then(|file| {
+                    let has_one = file.windows(27).any(|text| text == b"-----BEGIN CERTIFICATE-----");
+                    if has_one { Ok(file) } else { Err("there is none in it".into()) }
+                });
+                wishes.ca = Some(read.map_err(|error| bad("ca", &format!("a file of certificates (PEM): {error}")))?);
+            }
+            "primary" => wishes.primary = Some(value.clone()),
+            "sentinel_user" => wishes.sentinel_user = Some(value.clone()),
+            "sentinel_password" => wishes.sentinel_password = Some(value.clone()),
+            _ => {}
+        }
+    }
+    Ok((manners, wishes))
+}
+
+/// `host`, `host:port`, `[::1]:port`.
+fn address(text: &str, host: &str, default_port: u16, is_tls: bool) -> Result<ConnectionAddr, Error> {
+    let (name, port) = match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+        Some((name, port)) => {
+            let port = port.parse().map_err(|_| Error::resolution(text, format!("{port:?} is not a port")))?;
+            (name, port)
+        }
+        None => (host, default_port),
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']').to_string();
+    if name.is_empty() {
+        return Err(Error::resolution(text, "a server without a name; write host:port"));
+    }
+    Ok(if is_tls {
+        ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(name, port)
+    })
+}

@@ -1,0 +1,386 @@
+//! Opening mailboxes, by URI or on a connection.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Backend, Limits};
+use crate::backends::memory::MemoryBackend;
+use crate::error::Error;
+use crate::mailbox::dispatcher::Dispatcher;
+use crate::mailbox::handle::{Core, HandleOptions};
+use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
+use crate::mailbox::{Mailbox, UntypedMailbox};
+use crate::reply::store::ReplyStore;
+use crate::resolver::address::{MailboxName, Uri, decoded, seconds};
+use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
+
+/// Opens a mailbox. The URI decides where it is.
+///
+/// | URI | place |
+/// |---|---|
+/// | `memory://name` | the memory of this process |
+/// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `?synchronous=normal` trades safety for speed, `?busy_timeout=` is how many seconds a lock is waited for |
+/// | `redis://host:6379/name`, `rediss://`, `redis+cluster://`, `redis+sentinel://`, `redis+unix://` | Redis (feature `redis`); `docs/redis.md` has the options |
+/// | `sqs://eu-west-1/name` | AWS SQS (feature `aws`); `docs/aws.md` has the options |
+///
+/// Options of the mailbox can be in the URI (`?max_size=1000&max_deliveries=5`) or in the builder. An option that does
+/// not exist is an error.
+///
+/// ```
+/// use postbox::Mailbox;
+///
+/// # postbox_core::wait_for(async {
+/// let requests: Mailbox<String> = postbox::open("memory://doc-open").max_size(100).await?;
+/// let same: Mailbox<String> = postbox::open("memory://doc-open").await?;
+/// requests.send(&"hello".to_string()).await?;
+/// assert_eq!(same.receive().await?[0].body, "hello");
+/// # Ok::<(), postbox::Error>(())
+/// # }).unwrap();
+/// ```
+pub fn open<T, R, C>(uri: impl Into<String>) -> Open<T, R, C> {
+    Open { uri: uri.into(), options: HandleOptions::default(), types: PhantomData }
+}
+
+/// Connects to a place that stores mailboxes.
+///
+/// ```
+/// use postbox::Mailbox;
+///
+/// # postbox_core::wait_for(async {
+/// let connection = postbox::connect("memory://").await?;
+/// let mailbox: Mailbox<u32> = connection.mailbox("doc-connect")?;
+/// mailbox.send(&1).await?;
+/// assert!(connection.list().await?.contains(mailbox.name()));
+/// # mailbox.purge().await?;
+/// # Ok::<(), postbox::Error>(())
+/// # }).unwrap();
+/// ```
+pub fn connect(uri: impl Into<String>) -> Call<Result<Connection, Error>> {
+    let uri = uri.into();
+    Call::new(move || {
+        let parsed = match Uri::parse(&uri) {
+            Ok(parsed) => parsed,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        place(&uri, &parsed, false).map(move |found| {
+            let (backend, name) = found?;
+            if let Some(name) = name {
+                let reason =
+                    format!("a connection has no mailbox name, and this has {name:?}: use open() for a mailbox");
+                return Err(Error::resolution(&uri, reason));
+            }
+            let mut options = HandleOptions::default();
+            apply(&uri, &parsed, &mut options)?;
+            Ok(Connection { backend, options })
+        })
+    })
+}
+
+/// The backend and the mailbox name, if there is one, that a URI says.
+fn place(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Arc<dyn Backend>, Option<String>), Error>> {
+    match uri.scheme.as_str() {
+        "memory" => {
+            let name = Some(decoded(&uri.place)).filter(|name| !name.is_empty());
+            let backend: Arc<dyn Backend> = Arc::new(MemoryBackend::shared());
+            Answer::ready(Ok((backend, name)))
+        }
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Answer::ready(file(text, uri, has_name)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+cluster" | "redis+sentinel" | "redis+unix" => {
+            let opened = crate::backends::redis::RedisBackend::open(text, uri, has_name);
+            opened.map(|opened| opened.map(|(backend, name)| (Arc::new(backend) as Arc<dyn Backend>, name)))
+        }
+        #[cfg(feature = "aws")]
+        "sqs" => {
+            let opened = crate::backends::aws::SqsBackend::open(text, uri);
+            opened.map(|opened| opened.map(|(backend, name)| (Arc::new(backend) as Arc<dyn Backend>, name)))
+        }
+        _ => {
+            let _ = has_name;
+            Answer::ready(Err(uri.unserved(text)))
+        }
+    }
+}
+
+/// The last part of the path names the mailbox; what is before it is the file.
+#[cfg(feature = "sqlite")]
+fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Option<String>), Error> {
+    use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+
+    let place = decoded(&uri.place);
+    let (path, name) = match place.rsplit_once('/').filter(|_| has_name) {
+        Some((path, name)) => (path, Some(name.to_string()).filter(|name| !name.is_empty())),
+        None => (place.as_str(), None),
+    };
+    if path.is_empty() {
+        return Err(Error::resolution(text, "no file; write sqlite://path/to/file.db/name"));
+    }
+    let mut config = SqliteConfig::default();
+    for (option, value) in &uri.options {
+        config = match (option.as_str(), value.as_str()) {
+            ("synchronous", "full") => config.synchronous(Synchronous::Full),
+            ("synchronous", "normal") => config.synchronous(Synchronous::Normal),
+            ("synchronous", other) => {
+                return Err(Error::invalid("synchronous", format!("{other:?}"), "full or normal"));
+            }
+            ("busy_timeout", value) => config.busy_timeout(seconds("busy_timeout", value)?),
+            _ => config,
+        };
+    }
+    Ok((Arc::new(SqliteBackend::open_with(path, config)?), name))
+}
+
+/// Reads the options that every mailbox has.
+fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error> {
+    const KNOWN: &str =
+        "max_size, max_deliveries, deduplication_window, idle_expiry (seconds), portable_limits, prefix";
+    for (name, value) in &uri.options {
+        let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
+        match name.as_str() {
+            "max_size" => {
+                options.settings.max_size =
+                    Some(value.parse().map_err(|_| bad("max_size", "a whole number, 1 or more"))?);
+            }
+            "max_deliveries" => {
+                let most = value.parse().map_err(|_| bad("max_deliveries", "a whole number, 1 or more"))?;
+                options.settings.max_deliveries = Some(most);
+            }
+            "deduplication_window" => {
+                options.settings.deduplication_window = Some(seconds("deduplication_window", value)?)
+            }
+            "idle_expiry" => options.settings.idle_expiry = Some(seconds("idle_expiry", value)?),
+            "portable_limits" => {
+                options.portable_limits = value.parse().map_err(|_| bad("portable_limits", "true or false"))?;
+            }
+            "prefix" => options.prefix = Some(value.clone()),
+            // Read with the place.
+            "synchronous" | "busy_timeout" if uri.scheme == "sqlite" => {}
+            #[cfg(feature = "redis")]
+            name if uri.scheme.starts_with("redis") && crate::backends::redis::OPTIONS.contains(&name) => {}
+            #[cfg(feature = "aws")]
+            name if uri.scheme == "sqs" && crate::backends::aws::OPTIONS.contains(&name) => {}
+            _ => {
+                let own = match uri.scheme.as_str() {
+                    "sqlite" => ", synchronous, busy_timeout".into(),
+                    #[cfg(feature = "redis")]
+                    scheme if scheme.starts_with("redis") => {
+                        format!(", {}", crate::backends::redis::OPTIONS.join(", "))
+                    }
+                    #[cfg(feature = "aws")]
+                    "sqs" => format!(", {}", crate::backends::aws::OPTIONS.join(", ")),
+                    _ => String::new(),
+                };
+                return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}{own}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The options of a mailbox, for [`Open`] and [`Connection`] alike.
+macro_rules! options {
+    () => {
+        /// Where `reply_to` addresses lead. Without one, names lead to mailboxes of the same backend, and URIs nowhere.
+        pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
+            self.options.resolver = Some(Arc::new(resolver));
+            self
+        }
+
+        /// Keeps mailboxes apart from those under other prefixes, and from those without one: for tenants. No name under
+        /// one prefix reaches another, also in `reply_to`. Allowed is what is allowed in a name.
+        pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+            self.options.prefix = Some(prefix.into());
+            self
+        }
+
+        /// How many messages the mailbox may hold. More is [`MailboxFull`](Error::MailboxFull).
+        pub fn max_size(mut self, most: usize) -> Self {
+            self.options.settings.max_size = Some(most);
+            self
+        }
+
+        /// After how many deliveries a message goes to the dead letters.
+        pub fn max_deliveries(mut self, most: u32) -> Self {
+            self.options.settings.max_deliveries = Some(most);
+            self
+        }
+
+        /// For how long a deduplication id is remembered. Five minutes unless it is set.
+        pub fn deduplication_window(mut self, window: Duration) -> Self {
+            self.options.settings.deduplication_window = Some(window);
+            self
+        }
+
+        /// Removes the mailbox, with what is in it, after it was without handles for so long.
+        pub fn idle_expiry(mut self, after: Duration) -> Self {
+            self.options.settings.idle_expiry = Some(after);
+            self
+        }
+
+        /// Holds the program to what every backend allows: delays up to 900 s, waits up to 20 s, batches up to 10…
+        pub fn portable_limits(mut self, portable: bool) -> Self {
+            self.options.portable_limits = portable;
+            self
+        }
+
+        /// Keeps replies elsewhere than the backend does.
+        pub fn replies(mut self, store: Arc<dyn ReplyStore>) -> Self {
+            self.options.replies = Some(store);
+            self
+        }
+
+        /// Tells a dispatcher of everything that happens.
+        pub fn dispatcher(mut self, dispatcher: &Dispatcher) -> Self {
+            self.options.dispatcher = Some(dispatcher.clone());
+            self
+        }
+    };
+}
+
+/// A mailbox to open: [`open`].
+#[must_use = "nothing is opened unless it is awaited, or `blocking`"]
+pub struct Open<T, R, C> {
+    uri: String,
+    options: HandleOptions,
+    types: PhantomData<fn() -> (T, R, C)>,
+}
+
+impl<T, R, C> fmt::Debug for Open<T, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open")
+            .field("uri", &crate::resolver::address::without_secrets(&self.uri))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T, R, C> Open<T, R, C> {
+    options!();
+}
+
+impl<T: 'static, R: 'static, C: 'static> Verb for Open<T, R, C> {
+    type Output = Result<Mailbox<T, R, C>, Error>;
+
+    fn start(self) -> Answer<Self::Output> {
+        open_untyped(self.uri, self.options).map(|mailbox| Ok(mailbox?.typed()))
+    }
+}
+
+awaitable!(Open<T, R, C> where T: 'static, R: 'static, C: 'static);
+
+pub(crate) fn open_untyped(uri: String, builder: HandleOptions) -> Answer<Result<UntypedMailbox, Error>> {
+    let parsed = match Uri::parse(&uri) {
+        Ok(parsed) => parsed,
+        Err(error) => return Answer::ready(Err(error)),
+    };
+    place(&uri, &parsed, true).map(move |found| {
+        let (backend, name) = found?;
+        let Some(name) = name else {
+            return Err(Error::resolution(&uri, format!("no mailbox name; write {}", parsed.example())));
+        };
+        let mut options = HandleOptions::default();
+        apply(&uri, &parsed, &mut options)?;
+        let connection = Connection { backend, options: overridden(options, builder) };
+        connection.untyped(&name)
+    })
+}
+
+/// What the builder says goes before what the URI says.
+fn overridden(uri: HandleOptions, builder: HandleOptions) -> HandleOptions {
+    let (mut settings, over) = (uri.settings, builder.settings);
+    settings.max_size = over.max_size.or(settings.max_size);
+    settings.max_deliveries = over.max_deliveries.or(settings.max_deliveries);
+    settings.deduplication_window = over.deduplication_window.or(settings.deduplication_window);
+    settings.idle_expiry = over.idle_expiry.or(settings.idle_expiry);
+    HandleOptions {
+        settings,
+        portable_limits: uri.portable_limits || builder.portable_limits,
+        prefix: builder.prefix.or(uri.prefix),
+        ..builder
+    }
+}
+
+/// One place, many mailboxes. Its options are those of every mailbox that it opens.
+///
+/// It is also a [`MailboxFactory`]: a resolver makes mailboxes with it.
+#[derive(Clone)]
+pub struct Connection {
+    backend: Arc<dyn Backend>,
+    options: HandleOptions,
+}
+
+impl Connection {
+    /// On a backend of one's own.
+    pub fn new(backend: impl Backend) -> Self {
+        Self::from_arc(Arc::new(backend))
+    }
+
+    pub(crate) fn from_arc(backend: Arc<dyn Backend>) -> Self {
+        Connection { backend, options: HandleOptions::default() }
+    }
+
+    options!();
+
+    /// A mailbox by name. Does no input or output.
+    ///
+    /// # Errors
+    /// [`InvalidParameter`](Error::InvalidParameter) for a name or an option that is not allowed.
+    pub fn mailbox<T, R, C>(&self, name: &str) -> Result<Mailbox<T, R, C>, Error> {
+        Ok(self.untyped(name)?.typed())
+    }
+
+    fn untyped(&self, name: &str) -> Result<UntypedMailbox, Error> {
+        let mut name = MailboxName::new(name)?;
+        if let Some(prefix) = &self.options.prefix {
+            name = name.with_prefix(prefix)?;
+        }
+        let mut options = self.options.clone();
+        options.resolver.get_or_insert_with(|| {
+            // Mailboxes for answers have no settings of this one's, and nothing of another prefix.
+            let prefix = self.options.prefix.clone();
+            let plain = HandleOptions { prefix, ..HandleOptions::default() };
+            Arc::new(BackendResolver::new(Connection { backend: Arc::clone(&self.backend), options: plain }))
+        });
+        let core = Core::new(Arc::clone(&self.backend), name, options)?;
+        Ok(UntypedMailbox { core })
+    }
+
+    /// What the place allows and promises.
+    pub fn limits(&self) -> Limits {
+        self.backend.limits()
+    }
+
+    /// The names of the mailboxes that exist, under this connection's prefix.
+    ///
+    /// # Errors
+    /// [`Unsupported`](Error::Unsupported) where the place cannot, [`Connection`](Error::Connection).
+    pub fn list(&self) -> Call<Result<Vec<MailboxName>, Error>> {
+        let (backend, prefix) = (Arc::clone(&self.backend), self.options.prefix.clone());
+        Call::new(move || {
+            backend.list().map(move |names| {
+                let mut names = names?;
+                names.retain(|name| name.prefix() == prefix.as_deref());
+                Ok(names)
+            })
+        })
+    }
+
+    /// Where replies are kept.
+    pub fn reply_store(&self) -> Option<Arc<dyn ReplyStore>> {
+        self.options.replies.clone().or_else(|| self.backend.replies())
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("backend", &self.backend.kind()).finish_non_exhaustive()
+    }
+}
+
+impl MailboxFactory for Connection {
+    fn create(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
+        Answer::ready(self.untyped(identifier))
+    }
+}

@@ -1,0 +1,453 @@
+//! The mailbox that programs talk to.
+
+pub(crate) mod codec;
+pub(crate) mod connection;
+pub(crate) mod dead_letters;
+pub(crate) mod dispatcher;
+pub(crate) mod handle;
+pub(crate) mod id;
+pub(crate) mod lease;
+pub(crate) mod message;
+pub(crate) mod operation;
+pub(crate) mod receive;
+pub(crate) mod send;
+pub(crate) mod trace;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::backend::{Batch, Counts, Delivery, Limits, Receipt};
+use crate::error::Error;
+use crate::mailbox::codec::{Decode, Encode, Json};
+use crate::mailbox::connection::Connection;
+use crate::mailbox::dead_letters::DeadLetters;
+use crate::mailbox::dispatcher::MailboxEvent;
+use crate::mailbox::handle::Core;
+use crate::mailbox::id::{MessageId, ReplyId};
+use crate::mailbox::message::Message;
+use crate::mailbox::operation::{Answer, Call};
+use crate::mailbox::receive::{MessageStream, ReceiveMessages};
+use crate::mailbox::send::{Draft, SendBatch, SendMessage, SendRequest};
+use crate::reply::Reply;
+use crate::resolver::address::MailboxName;
+
+/// A mailbox of `T`, whose requests are answered with `R`, in the codec `C`.
+///
+/// Every operation is a small builder that is awaited on any executor, or waits on a plain thread with `.blocking()`.
+/// Nothing happens before that. Handles are cheap to clone and to share between threads and tasks; threads
+/// that send or receive without pause do it fastest with a clone each.
+///
+/// ```
+/// use postbox::Mailbox;
+/// use std::time::Duration;
+///
+/// # postbox_core::wait_for(async {
+/// let mailbox: Mailbox<String> = postbox::open("memory://doc-mailbox").await?;
+/// let id = mailbox.send(&"hello".to_string()).await?;
+///
+/// let messages = mailbox.receive().max_messages(10).wait_time(Duration::from_secs(1)).await?;
+/// assert_eq!(messages[0].id, id);
+/// mailbox.acknowledge_batch(&messages).await?;
+/// assert_eq!(mailbox.approximate_count().await?, 0);
+/// # Ok::<(), postbox::Error>(())
+/// # }).unwrap();
+/// ```
+pub struct Mailbox<T, R = (), C = Json> {
+    pub(crate) core: Arc<Core>,
+    types: PhantomData<fn(T) -> (T, R, C)>,
+}
+
+impl<T, R, C> Clone for Mailbox<T, R, C> {
+    fn clone(&self) -> Self {
+        Mailbox { core: Arc::new(Core::clone(&self.core)), types: PhantomData }
+    }
+}
+
+impl<T, R, C> fmt::Debug for Mailbox<T, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+impl<T, R, C> Mailbox<T, R, C> {
+    pub(crate) const fn from_core(core: Arc<Core>) -> Self {
+        Mailbox { core, types: PhantomData }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &MailboxName {
+        &self.core.name
+    }
+
+    /// What it allows and promises.
+    pub fn limits(&self) -> &Limits {
+        &self.core.limits
+    }
+
+    /// Stores a message.
+    ///
+    /// # Errors
+    /// [`Serialization`](Error::Serialization), [`MailboxFull`](Error::MailboxFull),
+    /// [`InvalidParameter`](Error::InvalidParameter), [`Closed`](Error::Closed), [`Connection`](Error::Connection).
+    #[inline]
+    pub fn send(&self, body: &T) -> SendMessage
+    where
+        C: Encode<T>,
+    {
+        SendMessage::new(Arc::clone(&self.core), Draft::new(C::encode(body), C::CONTENT_TYPE))
+    }
+
+    /// Stores several messages at once, in order. Each has its own result.
+    ///
+    /// # Errors
+    /// [`InvalidParameter`](Error::InvalidParameter) for more than the largest batch, [`Closed`](Error::Closed).
+    pub fn send_batch<'a>(&self, bodies: impl IntoIterator<Item = &'a T>) -> SendBatch
+    where
+        T: 'a,
+        C: Encode<T>,
+    {
+        SendBatch::new(Arc::clone(&self.core), bodies.into_iter().map(C::encode).collect(), C::CONTENT_TYPE)
+    }
+
+    /// Stores a message that wants an answer in the reply store.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send), and [`Unsupported`](Error::Unsupported) where there is no reply store.
+    pub fn send_expecting_reply(&self, body: &T) -> SendRequest<R, C>
+    where
+        C: Encode<T>,
+    {
+        SendRequest::new(Arc::clone(&self.core), Draft::new(C::encode(body), C::CONTENT_TYPE))
+    }
+
+    /// Leases messages. One, for 30 seconds, without waiting, unless the builder says otherwise.
+    ///
+    /// A body that cannot be decoded is reported and stays leased: it is tried again, and goes to the dead letters when
+    /// its deliveries are spent. The others are returned; if there are none, the call fails.
+    ///
+    /// # Errors
+    /// [`Serialization`](Error::Serialization), [`InvalidParameter`](Error::InvalidParameter),
+    /// [`Closed`](Error::Closed), [`Connection`](Error::Connection).
+    pub fn receive(&self) -> ReceiveMessages<T, R, C> {
+        ReceiveMessages::new(Arc::clone(&self.core))
+    }
+
+    /// Messages without end, for pipelines. It ends when the mailbox is closed.
+    ///
+    /// ```
+    /// use postbox::Mailbox;
+    /// use smol::stream::StreamExt;
+    ///
+    /// # postbox_core::wait_for(async {
+    /// let mailbox: Mailbox<u32> = postbox::open("memory://doc-stream").await?;
+    /// mailbox.send_batch(&[1, 2, 3]).await?;
+    /// let mut stream = mailbox.stream().max_messages(10);
+    /// let mut sum = 0;
+    /// while let Some(message) = stream.next().await {
+    ///     let message = message?;
+    ///     sum += message.body;
+    ///     message.acknowledge().await?;
+    ///     if sum == 6 {
+    ///         mailbox.close();
+    ///     }
+    /// }
+    /// # Ok::<(), postbox::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn stream(&self) -> MessageStream<T, R, C>
+    where
+        T: Send + 'static,
+        R: 'static,
+        C: Decode<T>,
+    {
+        MessageStream::new(Arc::clone(&self.core))
+    }
+
+    /// Finishes several messages at once. Each has its own result.
+    ///
+    /// # Errors
+    /// [`InvalidParameter`](Error::InvalidParameter) for more than the largest batch.
+    pub fn acknowledge_batch<'a>(
+        &self,
+        messages: impl IntoIterator<Item = &'a Message<T, R, C>>,
+    ) -> Call<Result<Vec<Result<(), Error>>, Error>>
+    where
+        T: 'a,
+        R: 'a,
+        C: 'a,
+    {
+        let core = Arc::clone(&self.core);
+        // What expects a reply is refused, and keeps its place in the results.
+        let (mut at, mut expecting) = (0, Vec::new());
+        let receipts = messages.into_iter().map(|message| {
+            if message.expects_reply() {
+                expecting.push(at);
+            }
+            at += 1;
+            message.receipt()
+        });
+        let mut receipts: Vec<Receipt> = receipts.collect();
+        let mut refused: Vec<(usize, MessageId)> = Vec::new();
+        if !expecting.is_empty() {
+            let mut expecting = expecting.into_iter().peekable();
+            let mut at = 0..;
+            receipts.retain(|receipt| {
+                let Some(at) = expecting.next_if_eq(&at.next().unwrap_or(usize::MAX)) else { return true };
+                refused.push((at, receipt.id.clone()));
+                false
+            });
+        }
+        Call::new(move || {
+            let many = receipts.len() + refused.len();
+            if many == 0 {
+                return Answer::ready(Ok(Vec::new()));
+            }
+            if let Err(error) = core.check_batch("batch size", many) {
+                return Answer::ready(Err(error));
+            }
+            let done =
+                if receipts.is_empty() { Answer::ready(Batch::new()) } else { core.acknowledge(receipts.into()) };
+            done.map(move |done| {
+                let mut results = done.into_vec();
+                for (at, id) in refused {
+                    results.insert(at, Err(Error::ReplyExpected { id }));
+                }
+                Ok(results)
+            })
+        })
+    }
+
+    /// How many messages there are, visible and invisible, without the dead letters. Exact where
+    /// [`Limits::exact_counts`] says so.
+    ///
+    /// # Errors
+    /// [`Connection`](Error::Connection).
+    pub fn approximate_count(&self) -> Call<Result<u64, Error>> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || core.bytes.counts().map(|counts| Ok(counts?.total())))
+    }
+
+    /// Whether this is the same mailbox as another one, however their addresses were written: of the same name, in the same
+    /// place. The place is asked.
+    ///
+    /// ```
+    /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-same").blocking()?;
+    /// let again: postbox::Mailbox<String> = postbox::open("MEMORY://doc%2Dsame").blocking()?;
+    /// assert!(mailbox.is_same_as(&again).blocking()?);
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Connection`](Error::Connection).
+    pub fn is_same_as<U, S, D>(&self, other: &Mailbox<U, S, D>) -> Call<Result<bool, Error>> {
+        let (core, other) = (Arc::clone(&self.core), Arc::clone(&other.core));
+        Call::new(move || {
+            if core.backend.kind() != other.backend.kind() {
+                return Answer::ready(Ok(false));
+            }
+            core.bytes.identity().then(move |own| match own {
+                Ok(own) => other.bytes.identity().map(move |others| Ok(own == others?)),
+                Err(error) => Answer::ready(Err(error)),
+            })
+        })
+    }
+
+    /// The connection of this mailbox, to open other mailboxes in the same store. Mailboxes that it opens have the prefix of
+    /// this one and none of its other options.
+    ///
+    /// ```
+    /// use postbox::Mailbox;
+    ///
+    /// let jobs: Mailbox<String> = postbox::open("memory://doc-connection").blocking()?;
+    /// let results: Mailbox<String> = jobs.connection().mailbox("doc-connection-results")?;
+    /// results.send(&"done".to_string()).blocking()?;
+    /// # results.purge().blocking()?;
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    pub fn connection(&self) -> Connection {
+        let connection = Connection::from_arc(Arc::clone(&self.core.backend));
+        match self.core.name.prefix() {
+            Some(prefix) => connection.prefix(prefix),
+            None => connection,
+        }
+    }
+
+    /// How many messages are where.
+    ///
+    /// # Errors
+    /// [`Connection`](Error::Connection).
+    pub fn counts(&self) -> Call<Result<Counts, Error>> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || core.bytes.counts())
+    }
+
+    /// Removes all messages, leased ones too, but no dead letters. Answers how many.
+    ///
+    /// # Errors
+    /// [`Connection`](Error::Connection), also during a cool-down.
+    pub fn purge(&self) -> Call<Result<u64, Error>> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || {
+            core.bytes.purge().map({
+                let core = Arc::clone(&core);
+                move |purged| {
+                    if let Ok(messages) = purged {
+                        core.tell(|mailbox| MailboxEvent::Purged { mailbox, messages });
+                    }
+                    purged
+                }
+            })
+        })
+    }
+
+    /// Shows up to `max` messages that could be received now, without leasing them.
+    ///
+    /// # Errors
+    /// [`Unsupported`](Error::Unsupported) where the place cannot, [`Connection`](Error::Connection).
+    pub fn peek(&self, max: usize) -> Call<Result<Vec<Delivery>, Error>> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || match core.limits.peek {
+            true => core.bytes.peek(max),
+            false => Answer::ready(Err(core.unsupported("show messages without leasing them"))),
+        })
+    }
+
+    /// Removes a message that was sent with a delay and is not visible yet. `false` if it is too late.
+    ///
+    /// ```
+    /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-cancel").blocking()?;
+    /// let id = mailbox.send(&1).delay(std::time::Duration::from_secs(60)).blocking()?;
+    /// assert!(mailbox.cancel(&id).blocking()?);
+    /// assert_eq!(mailbox.approximate_count().blocking()?, 0);
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](Error::Unsupported) where the place cannot, [`Connection`](Error::Connection).
+    pub fn cancel(&self, id: &MessageId) -> Call<Result<bool, Error>> {
+        let (core, id) = (Arc::clone(&self.core), id.clone());
+        Call::new(move || match core.limits.cancel {
+            true => core.bytes.cancel(id),
+            false => Answer::ready(Err(core.unsupported("cancel a delayed message"))),
+        })
+    }
+
+    /// What could not be finished: to read, redrive or purge.
+    pub fn dead_letters(&self) -> DeadLetters<T, C> {
+        DeadLetters::new(Arc::clone(&self.core))
+    }
+
+    /// A reply that was asked for elsewhere: by another process, or before a restart.
+    ///
+    /// # Errors
+    /// Every use gives [`Unsupported`](Error::Unsupported) where there is no reply store.
+    pub fn reply(&self, id: impl Into<ReplyId>) -> Reply<R, C> {
+        let store = self
+            .core
+            .replies
+            .clone()
+            .unwrap_or_else(|| Arc::new(crate::backend::null::NoReplies(self.core.backend.kind())));
+        Reply::new(store, id.into(), Arc::clone(&self.core.clock))
+    }
+
+    /// Makes the mailbox exist, where that is a step of its own.
+    ///
+    /// # Errors
+    /// [`Connection`](Error::Connection).
+    pub fn create(&self) -> Call<Result<(), Error>> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || core.bytes.create())
+    }
+
+    /// Removes the mailbox with all that is in it, dead letters too.
+    ///
+    /// # Errors
+    /// [`Connection`](Error::Connection).
+    pub fn delete(&self) -> Call<Result<(), Error>> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || core.bytes.delete())
+    }
+
+    /// Ends the use of this handle and its clones: receivers that wait return with nothing, later sends and receives
+    /// fail with [`Closed`](Error::Closed). What is leased can still be finished. Other handles are not concerned.
+    pub fn close(&self) {
+        self.core.closed.cancel();
+    }
+
+    /// Whether this handle, or a clone of it, was closed.
+    pub fn is_closed(&self) -> bool {
+        self.core.closed.is_cancelled()
+    }
+
+    /// The same mailbox without its types.
+    pub fn untyped(&self) -> UntypedMailbox {
+        UntypedMailbox { core: Arc::clone(&self.core) }
+    }
+}
+
+/// A mailbox that has its types where it is used: what a resolver finds.
+///
+/// ```
+/// use postbox::{Mailbox, UntypedMailbox};
+///
+/// let mailbox: Mailbox<u32> = postbox::open("memory://doc-untyped").blocking()?;
+/// let untyped: UntypedMailbox = mailbox.into();
+/// let again: Mailbox<u32> = untyped.typed();
+/// again.send(&1).blocking()?;
+/// # Ok::<(), postbox::Error>(())
+/// ```
+pub struct UntypedMailbox {
+    pub(crate) core: Arc<Core>,
+}
+
+impl Clone for UntypedMailbox {
+    fn clone(&self) -> Self {
+        UntypedMailbox { core: Arc::new(Core::clone(&self.core)) }
+    }
+}
+
+impl UntypedMailbox {
+    /// The mailbox, with types. Whether they fit shows when a body is decoded.
+    pub fn typed<T, R, C>(&self) -> Mailbox<T, R, C> {
+        Mailbox::from_core(Arc::clone(&self.core))
+    }
+
+    /// The same mailbox by a handle of its own: closing one does not close the other.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
+        UntypedMailbox { core: Arc::new(self.core.sibling()) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &MailboxName {
+        &self.core.name
+    }
+
+    /// Whether the place that stores it can be reached.
+    pub fn is_healthy(&self) -> Call<bool> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || match core.closed.is_cancelled() {
+            true => Answer::ready(false),
+            false => core.bytes.counts().map(|counts| counts.is_ok()),
+        })
+    }
+}
+
+impl fmt::Debug for UntypedMailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+impl<T, R, C> From<Mailbox<T, R, C>> for UntypedMailbox {
+    fn from(mailbox: Mailbox<T, R, C>) -> Self {
+        UntypedMailbox { core: mailbox.core }
+    }
+}
+
+impl<T, R, C> From<&Mailbox<T, R, C>> for UntypedMailbox {
+    fn from(mailbox: &Mailbox<T, R, C>) -> Self {
+        mailbox.untyped()
+    }
+}

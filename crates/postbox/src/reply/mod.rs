@@ -1,0 +1,388 @@
+//! The two ends of a reply: whoever asked waits for it, whoever handles the request writes it.
+
+pub(crate) mod store;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::backend::Limits;
+use crate::error::Error;
+use crate::mailbox::codec::{Decode, Encode, Json};
+use crate::mailbox::handle::check_duration;
+use crate::mailbox::id::ReplyId;
+use crate::mailbox::lease::refusal;
+use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
+use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
+use crate::runtime::background;
+use crate::runtime::cancellation::{Cancellation, yield_now};
+use crate::runtime::clock::{Clock, Moment};
+
+/// An answer that is awaited.
+///
+/// It lives in the reply store, not in this handle: another process can wait for it by its id, until its time to live
+/// has passed. The first who takes it has it; the handle that took it keeps it. Dropping a handle cancels nothing.
+///
+/// ```
+/// use postbox::{Mailbox, Reply};
+/// use std::time::Duration;
+///
+/// # postbox_core::wait_for(async {
+/// let requests: Mailbox<u32, u32> = postbox::open("memory://doc-reply").await?;
+/// let reply: Reply<u32> = requests.send_expecting_reply(&20).reply_timeout(Duration::from_secs(60)).await?;
+/// assert_eq!(reply.poll().await?, None);
+///
+/// // Somewhere else…
+/// let message = requests.receive().await?.remove(0);
+/// message.reply(&(message.body + 1)).await?;
+///
+/// assert_eq!(reply.wait().timeout(Duration::from_secs(5)).await?, 21);
+/// # Ok::<(), postbox::Error>(())
+/// # }).unwrap();
+/// ```
+pub struct Reply<R, C = Json> {
+    store: Arc<dyn ReplyStore>,
+    id: ReplyId,
+    clock: Arc<dyn Clock>,
+    kept: Arc<Kept>,
+    types: PhantomData<fn() -> (R, C)>,
+}
+
+/// What a handle and its clones share.
+#[derive(Default)]
+struct Kept {
+    /// What was consumed.
+    value: OnceLock<ReplyValue>,
+    /// How many are consuming at this moment: what one of them has taken is not over for the others.
+    taking: AtomicUsize,
+}
+
+/// One who consumes, however that ends.
+struct Taking(Arc<Kept>);
+
+impl Taking {
+    fn begin(kept: &Arc<Kept>) -> Self {
+        kept.taking.fetch_add(1, Ordering::SeqCst);
+        Taking(Arc::clone(kept))
+    }
+
+    /// Keeps what was taken before anybody can ask for it in vain.
+    fn settle(self, consumed: &Result<Option<ReplyEntry>, Error>) -> bool {
+        if let Ok(Some(ReplyEntry { state: ReplyState::Resolved, value: Some(value), .. })) = consumed {
+            let _ = self.0.value.set(value.clone());
+        }
+        // Whether another one is at it, who may have taken it.
+        self.0.taking.load(Ordering::SeqCst) > 1
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.0.taking.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<R, C> Clone for Reply<R, C> {
+    fn clone(&self) -> Self {
+        Reply {
+            store: Arc::clone(&self.store),
+            id: self.id.clone(),
+            clock: Arc::clone(&self.clock),
+            kept: Arc::clone(&self.kept),
+            types: PhantomData,
+        }
+    }
+}
+
+impl<R, C> fmt::Debug for Reply<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply")
+            .field("id", &self.id)
+            .field("taken", &self.kept.value.get().is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R, C> Reply<R, C> {
+    pub(crate) fn new(store: Arc<dyn ReplyStore>, id: ReplyId, clock: Arc<dyn Clock>) -> Self {
+        Reply { store, id, clock, kept: Arc::default(), types: PhantomData }
+    }
+
+    /// Names the reply, in this process and in others.
+    pub const fn id(&self) -> &ReplyId {
+        &self.id
+    }
+
+    /// Waits for the answer, and takes it.
+    ///
+    /// # Errors
+    /// [`ReplyTimeout`](Error::ReplyTimeout) at the end of the [`timeout`](WaitForReply::timeout): wait again.
+    /// [`ReplyExpired`](Error::ReplyExpired) and [`ReplyCancelled`](Error::ReplyCancelled): it is over.
+    pub fn wait(&self) -> WaitForReply<R, C> {
+        WaitForReply { reply: self.clone(), timeout: None }
+    }
+
+    /// Takes the answer if it is there.
+    ///
+    /// # Errors
+    /// [`ReplyExpired`](Error::ReplyExpired) and [`ReplyCancelled`](Error::ReplyCancelled): it is over.
+    pub fn poll(&self) -> Call<Result<Option<R>, Error>>
+    where
+        R: 'static,
+        C: Decode<R>,
+    {
+        let reply = self.clone();
+        Call::new(move || reply.take())
+    }
+
+    /// Whether the answer is there. Takes nothing.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn is_ready(&self) -> Call<Result<bool, Error>>
+    where
+        R: 'static,
+        C: 'static,
+    {
+        self.is_in(ReplyState::Resolved)
+    }
+
+    /// Whether the reply was cancelled.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn is_cancelled(&self) -> Call<Result<bool, Error>>
+    where
+        R: 'static,
+        C: 'static,
+    {
+        self.is_in(ReplyState::Cancelled)
+    }
+
+    fn is_in(&self, state: ReplyState) -> Call<Result<bool, Error>>
+    where
+        R: 'static,
+        C: 'static,
+    {
+        let reply = self.clone();
+        Call::new(move || {
+            if reply.kept.value.get().is_some() {
+                return Answer::ready(Ok(state == ReplyState::Resolved));
+            }
+            reply.store.get(reply.id).map(move |entry| Ok(entry?.is_some_and(|entry| entry.state == state)))
+        })
+    }
+
+    /// Tells whoever handles the request that nobody waits any more. `false` if it was answered, cancelled or over.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn cancel(&self) -> Call<Result<bool, Error>> {
+        let (store, id) = (Arc::clone(&self.store), self.id.clone());
+        Call::new(move || store.cancel(id))
+    }
+
+    /// The entry as the store has it. `None` if it was consumed, deleted or cleaned up.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn entry(&self) -> Call<Result<Option<ReplyEntry>, Error>> {
+        let (store, id) = (Arc::clone(&self.store), self.id.clone());
+        Call::new(move || store.get(id))
+    }
+}
+
+impl<R: 'static, C: Decode<R>> Reply<R, C> {
+    fn decode(&self, value: &ReplyValue) -> Result<R, Error> {
+        let failed = |reason: String| Error::Serialization {
+            message: None,
+            reason: format!("cannot decode reply {}: {reason}", self.id),
+        };
+        if !C::reads(&value.content_type) {
+            return Err(failed(format!("it is {}, and this handle reads {}", value.content_type, C::CONTENT_TYPE)));
+        }
+        C::decode(&value.body).map_err(|reason| failed(reason.into()))
+    }
+
+    /// Takes what is there. `None` while it is pending.
+    fn take(self) -> Answer<Result<Option<R>, Error>> {
+        if let Some(value) = self.kept.value.get() {
+            return Answer::ready(self.decode(value).map(Some));
+        }
+        let taking = Taking::begin(&self.kept);
+        match self.store.consume(self.id.clone()).split() {
+            Ok(consumed) => {
+                let others = taking.settle(&consumed);
+                Answer::ready(self.taken(consumed, others))
+            }
+            // In the background: once the store has given it away, it is kept, also if nobody waits for it any more.
+            Err(future) => {
+                let slot = Arc::new(Mutex::new(None));
+                let (done, outcome) = (Cancellation::new(), Arc::clone(&slot));
+                let finished = done.clone();
+                background::spawn(async move {
+                    let consumed = future.await;
+                    let others = taking.settle(&consumed);
+                    *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((consumed, others));
+                    finished.cancel();
+                });
+                Answer::from_future(async move {
+                    done.cancelled().await;
+                    let outcome = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let (consumed, others) = outcome.expect("it is there when it is done");
+                    self.taken(consumed, others)
+                })
+            }
+        }
+    }
+
+    fn taken(&self, consumed: Result<Option<ReplyEntry>, Error>, others: bool) -> Result<Option<R>, Error> {
+        let entry = consumed?;
+        match (self.kept.value.get(), entry.map(|entry| entry.state)) {
+            (Some(value), _) => self.decode(value).map(Some),
+            (None, Some(ReplyState::Pending)) => Ok(None),
+            // A clone has taken it and is about to keep it.
+            (None, _) if others => Ok(None),
+            (None, state) => Err(refusal(self.id.clone(), state)),
+        }
+    }
+
+    /// Waits until it is settled, then takes it. One deadline for the whole.
+    fn wait_until(self, deadline: Option<Moment>) -> Answer<Result<R, Error>>
+    where
+        R: Send,
+    {
+        self.clone().take().then(move |taken| match taken {
+            Err(error) => Answer::ready(Err(error)),
+            Ok(Some(answer)) => Answer::ready(Ok(answer)),
+            Ok(None) => Answer::from_future(async move {
+                loop {
+                    let left = deadline.map_or(Limits::LONGEST, |deadline| self.clock.now().until(deadline));
+                    let settled = self.store.settled(self.id.clone(), left).await?;
+                    if let Some(answer) = self.clone().take().await? {
+                        return Ok(answer);
+                    }
+                    // Settled and not taken: a clone is at it.
+                    if settled {
+                        yield_now().await;
+                    }
+                    if !settled && deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
+                        return Err(Error::ReplyTimeout { id: self.id });
+                    }
+                }
+            }),
+        })
+    }
+}
+
+/// Waiting for an answer: [`Reply::wait`].
+#[must_use = "nothing is awaited unless this is, or `blocking`"]
+pub struct WaitForReply<R, C> {
+    reply: Reply<R, C>,
+    timeout: Option<Duration>,
+}
+
+impl<R, C> fmt::Debug for WaitForReply<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitForReply").field("id", &self.reply.id).field("timeout", &self.timeout).finish()
+    }
+}
+
+impl<R, C> WaitForReply<R, C> {
+    /// How long to wait. Until the reply's time to live has passed unless it is set.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<R: Send + 'static, C: Decode<R>> Verb for WaitForReply<R, C> {
+    type Output = Result<R, Error>;
+
+    fn start(self) -> Answer<Self::Output> {
+        if let Some(timeout) = self.timeout
+            && let Err(error) = check_duration("timeout", timeout, Limits::LONGEST)
+        {
+            return Answer::ready(Err(error));
+        }
+        let deadline = self.timeout.map(|timeout| self.reply.clock.now().after(timeout));
+        self.reply.wait_until(deadline)
+    }
+}
+
+awaitable!(WaitForReply<R, C> where R: Send + 'static, C: Decode<R>);
+
+/// Where the answer to one request is written, once: [`Message::reply_channel`](crate::Message::reply_channel).
+///
+/// ```
+/// use postbox::{Error, Mailbox};
+///
+/// # postbox_core::wait_for(async {
+/// let requests: Mailbox<u32, u32> = postbox::open("memory://doc-channel").await?;
+/// let reply = requests.send_expecting_reply(&1).await?;
+/// let message = requests.receive().await?.remove(0);
+///
+/// let channel = message.reply_channel().expect("a reply is expected");
+/// assert!(channel.is_open().await?);
+/// channel.send(&2).await?;
+/// assert!(!channel.is_open().await?);
+/// assert!(matches!(channel.send(&3).await, Err(Error::ReplyAlreadySent { .. })));
+/// assert_eq!(reply.wait().await?, 2);
+/// # Ok::<(), postbox::Error>(())
+/// # }).unwrap();
+/// ```
+pub struct ReplyChannel<R, C = Json> {
+    store: Arc<dyn ReplyStore>,
+    id: ReplyId,
+    types: PhantomData<fn() -> (R, C)>,
+}
+
+impl<R, C> fmt::Debug for ReplyChannel<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyChannel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl<R, C> ReplyChannel<R, C> {
+    pub(crate) const fn new(store: Arc<dyn ReplyStore>, id: ReplyId) -> Self {
+        ReplyChannel { store, id, types: PhantomData }
+    }
+
+    /// Names the reply.
+    pub const fn id(&self) -> &ReplyId {
+        &self.id
+    }
+
+    /// Keeps the answer. The message is not finished by this.
+    ///
+    /// # Errors
+    /// [`ReplyAlreadySent`](Error::ReplyAlreadySent), [`ReplyCancelled`](Error::ReplyCancelled) or
+    /// [`ReplyExpired`](Error::ReplyExpired) if it is not wanted any more.
+    pub fn send(&self, answer: &R) -> Call<Result<(), Error>>
+    where
+        C: Encode<R>,
+    {
+        let (store, id, body) = (Arc::clone(&self.store), self.id.clone(), C::encode(answer));
+        Call::new(move || {
+            let value = match body {
+                Ok(body) => ReplyValue { body, content_type: C::CONTENT_TYPE },
+                Err(reason) => return Answer::ready(Err(Error::encoding(reason))),
+            };
+            store.resolve(id.clone(), value).map(move |resolved| match resolved? {
+                Resolved::Stored => Ok(()),
+                Resolved::Refused(state) => Err(refusal(id, state)),
+            })
+        })
+    }
+
+    /// Whether an answer is still wanted.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn is_open(&self) -> Call<Result<bool, Error>> {
+        let (store, id) = (Arc::clone(&self.store), self.id.clone());
+        Call::new(move || store.get(id).map(|entry| Ok(entry?.is_some_and(|entry| entry.state == ReplyState::Pending))))
+    }
+}

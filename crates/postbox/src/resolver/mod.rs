@@ -1,0 +1,534 @@
+//! From an address to a mailbox.
+
+pub(crate) mod address;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use metrics::{Counter, Histogram};
+
+use crate::error::Error;
+use crate::mailbox::connection::{Connection, open_untyped};
+use crate::mailbox::handle::HandleOptions;
+use crate::mailbox::operation::{Answer, Call};
+use crate::mailbox::{Mailbox, UntypedMailbox};
+use crate::resolver::address::{Uri, without_secrets};
+use crate::runtime::clock::{Clock, Moment, SystemClock};
+
+/// Finds mailboxes by name or URI.
+///
+/// What it finds has no types yet; they come where it is used, so one resolver serves many types.
+pub trait MailboxResolver: fmt::Debug + Send + Sync + 'static {
+    /// Finds a mailbox.
+    ///
+    /// # Errors
+    /// [`Resolution`](Error::Resolution) with the identifier if it leads nowhere; other errors as they are.
+    fn resolve(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>>;
+
+    /// Finds a mailbox, or `None` if the identifier leads nowhere. Other errors stay errors.
+    ///
+    /// # Errors
+    /// Those that are not [`Resolution`](Error::Resolution).
+    fn resolve_optional(&self, identifier: &str) -> Answer<Result<Option<UntypedMailbox>, Error>> {
+        self.resolve(identifier).map(|found| match found {
+            Ok(mailbox) => Ok(Some(mailbox)),
+            Err(Error::Resolution { .. }) => Ok(None),
+            Err(error) => Err(error),
+        })
+    }
+}
+
+impl<P: MailboxResolver + ?Sized> MailboxResolver for Arc<P> {
+    fn resolve(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
+        (**self).resolve(identifier)
+    }
+
+    fn resolve_optional(&self, identifier: &str) -> Answer<Result<Option<UntypedMailbox>, Error>> {
+        (**self).resolve_optional(identifier)
+    }
+}
+
+/// Makes mailboxes from strings. Never caches: that is the resolver's part.
+pub trait MailboxFactory: fmt::Debug + Send + Sync + 'static {
+    /// Makes a mailbox.
+    ///
+    /// # Errors
+    /// [`InvalidParameter`](Error::InvalidParameter) or [`Resolution`](Error::Resolution) for a string that is no address,
+    /// [`Connection`](Error::Connection) for a place that cannot be reached.
+    fn create(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>>;
+}
+
+impl<P: MailboxFactory + ?Sized> MailboxFactory for Arc<P> {
+    fn create(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
+        (**self).create(identifier)
+    }
+}
+
+/// A factory says what is wrong with a string; a resolver says that it leads nowhere.
+fn unresolved(identifier: &str, error: Error) -> Error {
+    match error {
+        Error::InvalidParameter { .. } => Error::resolution(identifier, error.to_string()),
+        other => other,
+    }
+}
+
+/// Names lead to mailboxes of one backend, and URIs nowhere: an address may come from a stranger.
+#[derive(Clone, Debug)]
+pub(crate) struct BackendResolver {
+    connection: Connection,
+}
+
+impl BackendResolver {
+    pub(crate) const fn new(connection: Connection) -> Self {
+        BackendResolver { connection }
+    }
+}
+
+impl MailboxResolver for BackendResolver {
+    fn resolve(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
+        if identifier.contains("://") {
+            let reason = "URIs are not followed unless a resolver allows them (UriMailboxFactory::allow)";
+            return Answer::ready(Err(Error::resolution(identifier, reason)));
+        }
+        let about = identifier.to_string();
+        self.connection.create(identifier).map(move |made| made.map_err(|error| unresolved(&about, error)))
+    }
+}
+
+/// Mailboxes that are known beforehand, by name.
+///
+/// ```
+/// use postbox::{Mailbox, MailboxResolver, RegistryResolver};
+///
+/// let responses: Mailbox<u32> = postbox::open("memory://doc-registry").blocking()?;
+/// let resolver = RegistryResolver::new().with("responses", &responses);
+/// assert!(resolver.resolve("responses").blocking().is_ok());
+/// assert!(resolver.resolve_optional("elsewhere").blocking()?.is_none());
+/// # Ok::<(), postbox::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RegistryResolver {
+    registry: Arc<RwLock<HashMap<String, UntypedMailbox>>>,
+}
+
+impl RegistryResolver {
+    /// Without mailboxes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With this mailbox too.
+    #[must_use]
+    pub fn with(self, name: impl Into<String>, mailbox: impl Into<UntypedMailbox>) -> Self {
+        self.register(name, mailbox);
+        self
+    }
+
+    /// Registers a mailbox; whoever had the name before has it no more. Clones of the resolver know it too.
+    pub fn register(&self, name: impl Into<String>, mailbox: impl Into<UntypedMailbox>) {
+        let mailbox = mailbox.into();
+        let old = self.registry.write().unwrap_or_else(PoisonError::into_inner).insert(name.into(), mailbox);
+        drop(old);
+    }
+
+    /// Takes a mailbox out.
+    pub fn unregister(&self, name: &str) -> Option<UntypedMailbox> {
+        self.registry.write().unwrap_or_else(PoisonError::into_inner).remove(name)
+    }
+
+    fn get(&self, name: &str) -> Option<UntypedMailbox> {
+        self.registry.read().unwrap_or_else(PoisonError::into_inner).get(name).map(UntypedMailbox::sibling)
+    }
+}
+
+impl MailboxResolver for RegistryResolver {
+    fn resolve(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
+        Answer::ready(self.get(identifier).ok_or_else(|| Error::resolution(identifier, "not registered")))
+    }
+}
+
+/// Makes mailboxes from URIs, of the places that are allowed.
+///
+/// ```
+/// use postbox::{MailboxFactory, UriMailboxFactory};
+///
+/// let factory = UriMailboxFactory::new().allow("memory://");
+/// assert!(factory.create("memory://doc-factory").blocking().is_ok());
+/// let error = factory.create("gopher://old").blocking().unwrap_err();
+/// assert!(error.to_string().contains("memory://"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct UriMailboxFactory {
+    allowed: Vec<String>,
+    allows_all: bool,
+    options: HandleOptions,
+}
+
+impl UriMailboxFactory {
+    /// Allows nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Allows URIs of this scheme and host whose path starts so: `memory://replies-` allows `memory://replies-7`, and
+    /// `redis://cache.internal:6379/replies-` names of that one server. Options and passwords in an address are refused.
+    #[must_use]
+    pub fn allow(mut self, prefix: impl Into<String>) -> Self {
+        self.allowed.push(prefix.into());
+        self
+    }
+
+    /// Allows every URI, with options. Only where no address comes from a stranger.
+    #[must_use]
+    pub fn allow_all(mut self) -> Self {
+        self.allows_all = true;
+        self
+    }
+
+    fn allows(&self, uri: &Uri) -> bool {
+        let (host, path) = uri.host_and_path();
+        let matches = |prefix: &String| {
+            Uri::parse(prefix).is_ok_and(|prefix| {
+                let (allowed_host, allowed_path) = prefix.host_and_path();
+                prefix.scheme == uri.scheme && allowed_host == host && path.starts_with(allowed_path)
+            })
+        };
+        self.allows_all || (uri.options.is_empty() && !uri.place.contains('@') && self.allowed.iter().any(matches))
+    }
+
+    /// The resolver of the mailboxes that it makes.
+    #[must_use]
+    pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
+        self.options.resolver = Some(Arc::new(resolver));
+        self
+    }
+}
+
+impl MailboxFactory for UriMailboxFactory {
+    fn create(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
+        let uri = match Uri::parse(identifier) {
+            Ok(uri) => uri,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        if !uri.is_served() {
+            return Answer::ready(Err(uri.unserved(identifier)));
+        }
+        if !self.allows(&uri) {
+            return Answer::ready(Err(Error::resolution(identifier, "not on the allow-list of this factory")));
+        }
+        open_untyped(identifier.into(), self.options.clone())
+    }
+}
+
+/// How long a [`CompositeResolver`] keeps what its factory made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CachePolicy {
+    /// Not at all.
+    None,
+    /// Until it is evicted.
+    #[default]
+    Unbounded,
+    /// So many; the least recently used goes first.
+    Lru(usize),
+    /// Until it was not used for so long.
+    IdleTtl(Duration),
+}
+
+/// Looks in a registry, then in a cache, then asks a factory.
+///
+/// A cached mailbox owns no thread and no socket. Each resolution gives a handle of its own: closing it closes nobody
+/// else's, and eviction closes none.
+///
+/// ```
+/// use postbox::{CachePolicy, CompositeResolver, MailboxResolver};
+///
+/// # postbox_core::wait_for(async {
+/// let connection = postbox::connect("memory://").await?;
+/// let resolver = CompositeResolver::new().factory(connection).cache(CachePolicy::Lru(1000));
+/// resolver.resolve("client-7").await?;
+/// assert_eq!(resolver.stats().misses, 1);
+/// resolver.resolve("client-7").await?;
+/// assert_eq!(resolver.stats().hits, 1);
+/// assert!(resolver.evict("client-7"));
+/// # Ok::<(), postbox::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct CompositeResolver {
+    registry: RegistryResolver,
+    factory: Option<Arc<dyn MailboxFactory>>,
+    cache: Arc<Cache>,
+}
+
+struct Cache {
+    policy: CachePolicy,
+    state: Mutex<Cached>,
+    clock: Arc<dyn Clock>,
+    hits: Counter,
+    misses: Counter,
+    latency: Histogram,
+}
+
+#[derive(Default)]
+struct Cached {
+    mailboxes: HashMap<Arc<str>, (UntypedMailbox, u64)>,
+    /// Names by their last use, and when that was.
+    uses: BTreeMap<u64, (Arc<str>, Moment)>,
+    counter: u64,
+    stats: ResolverStats,
+}
+
+impl Cached {
+    /// A mailbox is used now.
+    fn used(&mut self, name: &str, now: Moment) -> Option<UntypedMailbox> {
+        self.counter += 1;
+        let (mailbox, last) = self.mailboxes.get_mut(name)?;
+        let (name, _) = self.uses.remove(last)?;
+        *last = self.counter;
+        self.uses.insert(self.counter, (name, now));
+        Some(mailbox.sibling())
+    }
+
+    fn insert(&mut self, name: &str, mailbox: UntypedMailbox, now: Moment) {
+        self.counter += 1;
+        let name: Arc<str> = name.into();
+        self.uses.insert(self.counter, (Arc::clone(&name), now));
+        self.mailboxes.insert(name, (mailbox, self.counter));
+    }
+
+    fn evict(&mut self, name: &str) -> Option<UntypedMailbox> {
+        let (mailbox, last) = self.mailboxes.remove(name)?;
+        self.uses.remove(&last);
+        self.stats.evictions += 1;
+        Some(mailbox)
+    }
+
+    /// Evicts what was not used for longest.
+    fn evict_oldest(&mut self) -> Option<UntypedMailbox> {
+        let (name, _) = self.uses.first_key_value().map(|(_, used)| used.clone())?;
+        self.evict(&name)
+    }
+}
+
+/// What a [`CompositeResolver`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolverStats {
+    /// Found in the registry.
+    pub registered: u64,
+    /// Found in the cache.
+    pub hits: u64,
+    /// Asked of the factory.
+    pub misses: u64,
+    /// Asked of the factory, in vain.
+    pub failures: u64,
+    /// Taken out of the cache, by policy, by request, or because it was not healthy.
+    pub evictions: u64,
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Cache")
+            .field("policy", &self.policy)
+            .field("size", &state.mailboxes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    fn new(policy: CachePolicy, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Cache {
+            policy,
+            state: Mutex::default(),
+            clock,
+            hits: metrics::counter!("postbox_resolver_hits_total"),
+            misses: metrics::counter!("postbox_resolver_misses_total"),
+            latency: metrics::histogram!("postbox_resolver_seconds"),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cached> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, identifier: &str) -> Option<UntypedMailbox> {
+        let now = self.clock.now();
+        let mut gone = Vec::new();
+        let mut state = self.lock();
+        if let CachePolicy::IdleTtl(ttl) = self.policy {
+            while state.uses.first_key_value().is_some_and(|(_, (_, at))| at.after(ttl) <= now) {
+                gone.extend(state.evict_oldest());
+            }
+        }
+        let found = state.used(identifier, now);
+        if found.is_some() {
+            state.stats.hits += 1;
+            self.hits.increment(1);
+        }
+        drop(state);
+        drop(gone);
+        found
+    }
+
+    /// Keeps what was made, unless somebody else was quicker: then that one is used.
+    fn put(&self, identifier: &str, mailbox: UntypedMailbox) -> UntypedMailbox {
+        if self.policy == CachePolicy::None || self.policy == CachePolicy::Lru(0) {
+            return mailbox;
+        }
+        let now = self.clock.now();
+        let mut gone = Vec::new();
+        let mut state = self.lock();
+        let kept = state.used(identifier, now).unwrap_or_else(|| {
+            state.insert(identifier, mailbox.sibling(), now);
+            mailbox
+        });
+        if let CachePolicy::Lru(most) = self.policy {
+            while state.mailboxes.len() > most {
+                gone.extend(state.evict_oldest());
+            }
+        }
+        drop(state);
+        drop(gone);
+        kept
+    }
+}
+
+impl Default for CompositeResolver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CompositeResolver {
+    /// An empty registry, no factory, an unbounded cache.
+    pub fn new() -> Self {
+        CompositeResolver {
+            registry: RegistryResolver::new(),
+            factory: None,
+            cache: Cache::new(CachePolicy::default(), SystemClock::shared()),
+        }
+    }
+
+    /// Looks here first.
+    #[must_use]
+    pub fn registry(mut self, registry: RegistryResolver) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// Asks this for what is neither registered nor cached.
+    #[must_use]
+    pub fn factory(mut self, factory: impl MailboxFactory) -> Self {
+        self.factory = Some(Arc::new(factory));
+        self
+    }
+
+    /// How long to keep what the factory made. The cache starts empty.
+    #[must_use]
+    pub fn cache(mut self, policy: CachePolicy) -> Self {
+        self.cache = Cache::new(policy, Arc::clone(&self.cache.clock));
+        self
+    }
+
+    /// Lives by another clock; for tests. The cache starts empty.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.cache = Cache::new(self.cache.policy, clock);
+        self
+    }
+
+    /// Drops the cache's handle of a mailbox. `false` if there was none.
+    pub fn evict(&self, identifier: &str) -> bool {
+        let gone = self.cache.lock().evict(identifier);
+        gone.is_some()
+    }
+
+    /// How many mailboxes are cached.
+    pub fn cached(&self) -> usize {
+        self.cache.lock().mailboxes.len()
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> ResolverStats {
+        self.cache.lock().stats
+    }
+
+    /// Asks the place of each cached mailbox whether it can be reached, and evicts those that cannot. Answers the names
+    /// of these.
+    pub fn check_health(&self) -> Call<Vec<String>> {
+        let resolver = self.clone();
+        Call::new(move || {
+            let mailboxes: Vec<(String, UntypedMailbox)> = {
+                let state = resolver.cache.lock();
+                state.mailboxes.iter().map(|(name, (mailbox, _))| (name.to_string(), mailbox.clone())).collect()
+            };
+            Answer::from_future(async move {
+                let mut sick = Vec::new();
+                for (name, mailbox) in mailboxes {
+                    if !mailbox.is_healthy().await && resolver.evict(&name) {
+                        sick.push(name);
+                    }
+                }
+                sick
+            })
+        })
+    }
+}
+
+impl MailboxResolver for CompositeResolver {
+    fn resolve(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>> {
+        if let Some(mailbox) = self.registry.get(identifier) {
+            self.cache.lock().stats.registered += 1;
+            return Answer::ready(Ok(mailbox));
+        }
+        if let Some(mailbox) = self.cache.get(identifier) {
+            return Answer::ready(Ok(mailbox));
+        }
+        let Some(factory) = &self.factory else {
+            return Answer::ready(Err(Error::resolution(identifier, "not registered, and there is no factory")));
+        };
+        self.cache.lock().stats.misses += 1;
+        self.cache.misses.increment(1);
+        let (cache, identifier, start) = (Arc::clone(&self.cache), identifier.to_string(), self.cache.clock.now());
+        factory.create(&identifier).map(move |made| {
+            cache.latency.record(start.until(cache.clock.now()).as_secs_f64());
+            match made {
+                Ok(mailbox) => Ok(cache.put(&identifier, mailbox)),
+                Err(error) => {
+                    cache.lock().stats.failures += 1;
+                    Err(unresolved(&identifier, error))
+                }
+            }
+        })
+    }
+}
+
+/// The mailbox for answers to a message.
+pub(crate) fn reply_mailbox<A: 'static, C: 'static>(
+    resolver: Option<Arc<dyn MailboxResolver>>,
+    reply_to: Option<String>,
+) -> Call<Result<Mailbox<A, (), C>, Error>> {
+    Call::new(move || {
+        let Some(address) = reply_to else {
+            let reason = "the message has no reply_to".into();
+            return Answer::ready(Err(Error::ReplyMailboxUnavailable { reply_to: None, reason }));
+        };
+        let Some(resolver) = resolver else {
+            let reason = "there is no resolver: open the mailbox with .resolver(…)".into();
+            let reply_to = Some(without_secrets(&address));
+            return Answer::ready(Err(Error::ReplyMailboxUnavailable { reply_to, reason }));
+        };
+        resolver.resolve(&address).map(move |found| match found {
+            Ok(mailbox) => Ok(mailbox.typed()),
+            Err(error @ Error::Resolution { .. }) => {
+                let reply_to = Some(without_secrets(&address));
+                Err(Error::ReplyMailboxUnavailable { reply_to, reason: error.to_string() })
+            }
+            Err(other) => Err(other),
+        })
+    })
+}

@@ -1,0 +1,137 @@
+//! The thread that all backends share: it rings alarms and runs small background tasks that never block.
+//!
+//! It starts with the first alarm or task and stays for the life of the process.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::task::{Context, Wake, Waker};
+
+use crate::runtime::clock::{Alarm, Alarms, Clock, Moment, SystemClock};
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    start: Once,
+}
+
+struct State {
+    alarms: Alarms,
+    ready: VecDeque<Arc<Task>>,
+    /// Until when the thread sleeps. Alarms for later need not wake it: it will look then.
+    sleeps_until: Option<Moment>,
+}
+
+static SHARED: Shared = Shared {
+    state: Mutex::new(State { alarms: Alarms::new(), ready: VecDeque::new(), sleeps_until: None }),
+    changed: Condvar::new(),
+    start: Once::new(),
+};
+
+/// Nothing panics while it holds the lock, so poisoning says nothing.
+fn lock() -> MutexGuard<'static, State> {
+    SHARED.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn set_alarm(at: Moment, waker: Waker) -> Alarm {
+    let mut state = lock();
+    let is_early = state.sleeps_until.is_none_or(|until| at < until);
+    let alarm = state.alarms.set(at, waker);
+    drop(state);
+    if is_early {
+        tell();
+    }
+    alarm
+}
+
+pub(crate) fn cancel_alarm(alarm: Alarm) {
+    let waker = lock().alarms.cancel(alarm);
+    drop(waker);
+}
+
+type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Task {
+    /// `None` when it has ended.
+    future: Mutex<Option<Background>>,
+    queued: AtomicBool,
+}
+
+/// Runs a future on the background thread. It must not block: everything else of this crate waits meanwhile.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    let task = Task { future: Mutex::new(Some(Box::pin(future))), queued: AtomicBool::new(false) };
+    Arc::new(task).wake();
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            lock().ready.push_back(self);
+            tell();
+        }
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        Arc::clone(self).wake();
+    }
+}
+
+fn tell() {
+    SHARED.start.call_once(|| {
+        let thread = std::thread::Builder::new().name("postbox".into());
+        thread.spawn(run).expect("the process can start a thread");
+    });
+    SHARED.changed.notify_one();
+}
+
+fn run() {
+    let mut state = lock();
+    loop {
+        let due = state.alarms.take_due(SystemClock.now());
+        let ready = std::mem::take(&mut state.ready);
+        if due.is_empty() && ready.is_empty() {
+            // Until the first alarm is due. If that is taken back, the thread wakes for nothing, once: cheaper than being
+            // woken at each new one.
+            let first = state.alarms.first();
+            state.sleeps_until = Some(first.unwrap_or(Moment::from_nanos(u64::MAX)));
+            state = match first {
+                None => SHARED.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let left = SystemClock.now().until(at);
+                    SHARED.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            state.sleeps_until = None;
+            continue;
+        }
+        drop(state);
+        due.into_iter().for_each(|waker| survive(|| waker.wake()));
+        ready.into_iter().for_each(poll);
+        state = lock();
+    }
+}
+
+fn poll(task: Arc<Task>) {
+    // Before the poll: a wake-up during it queues the task again.
+    task.queued.store(false, Ordering::Release);
+    let waker = Waker::from(Arc::clone(&task));
+    let mut future = task.future.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(running) = future.as_mut() else { return };
+    let mut ended = true;
+    survive(|| ended = running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    if ended {
+        let gone = future.take();
+        drop(future);
+        survive(|| drop(gone));
+    }
+}
+
+/// A waker or a task that panics must not end the thread that everybody shares.
+fn survive(act: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(act)).is_err() {
+        tracing::error!("a background task or a waker panicked; the background thread goes on");
+    }
+}

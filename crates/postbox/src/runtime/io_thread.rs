@@ -1,0 +1,71 @@
+//! The thread on which connections to servers live that are not to end with anybody's executor, one for the whole process.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::runtime::Handle;
+
+use crate::error::Error;
+use crate::mailbox::operation::Answer;
+use crate::runtime::oneshot::promise;
+
+static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
+
+/// The thread, which is started if there is none yet.
+fn thread() -> Result<Handle, Error> {
+    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(handle) = &*thread {
+        return Ok(handle.clone());
+    }
+    let failed = |error| Error::connection(format!("cannot start the thread for connections to servers: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    let builder = std::thread::Builder::new().name("postbox-network".into());
+    builder.spawn(move || runtime.block_on(std::future::pending::<()>())).map_err(failed)?;
+    *thread = Some(handle.clone());
+    Ok(handle)
+}
+
+/// Does something on the thread.
+///
+/// # Errors
+/// If the thread cannot be started. Then nothing is done.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Result<(), Error> {
+    thread()?.spawn(future);
+    Ok(())
+}
+
+/// The same, for an answer. It goes on to its end if nobody waits for that any more.
+pub(crate) fn ask<T: Send + 'static>(
+    future: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Answer<Result<T, Error>> {
+    let (promise, result) = promise(None);
+    match spawn(async move { promise.fulfil(future.await) }) {
+        Ok(()) => Answer::from_future(result),
+        Err(error) => Answer::ready(Err(error)),
+    }
+}
+
+/// The same, until nobody waits for the answer any more. One that is there by then goes to `undelivered`.
+#[cfg(feature = "redis")]
+pub(crate) fn wait<T: Send + 'static>(
+    future: impl Future<Output = Result<T, Error>> + Send + 'static,
+    undelivered: Option<crate::runtime::oneshot::Undelivered<T>>,
+) -> Answer<Result<T, Error>> {
+    struct Ends(tokio::task::AbortHandle);
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+    let thread = match thread() {
+        Ok(thread) => thread,
+        Err(error) => return Answer::ready(Err(error)),
+    };
+    let (promise, result) = promise(undelivered);
+    let ends = Ends(thread.spawn(async move { promise.fulfil(future.await) }).abort_handle());
+    Answer::from_future(async move {
+        let _ends = ends;
+        result.await
+    })
+}
