@@ -185,7 +185,7 @@ impl Error {
     }
 
     pub(crate) fn resolution(identifier: &str, reason: impl Into<String>) -> Self {
-        Error::Resolution { identifier: crate::resolver::address::without_secrets(identifier), reason: reason.into() }
+        Error::Resolution { identifier: crate::resolver::address::shown(identifier), reason: reason.into() }
     }
 
     /// A short, stable name of the variant: the `error` label of the metrics.

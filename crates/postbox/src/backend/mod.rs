@@ -36,7 +36,7 @@ use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
 use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
-use crate::resolver::address::MailboxName;
+use crate::resolver::address::{MailboxName, shown};
 use crate::runtime::clock::{Clock, Moment, SystemClock};
 
 /// Several of something, mostly one.
@@ -178,7 +178,7 @@ pub struct MailboxSettings {
 }
 
 /// A message on its way to a place.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Outgoing {
     /// Made by the client, so that a retry can be told from a second message.
@@ -209,6 +209,29 @@ pub struct Special {
     pub own_id: bool,
 }
 
+/// Without the body.
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing")
+            .field("id", &self.id)
+            .field("body", &ByteCount(&self.body))
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("delay", &self.delay)
+            .field("special", &self.special)
+            .finish()
+    }
+}
+
+/// A body, in what is printed for debugging: how many bytes it has.
+pub(crate) struct ByteCount<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Debug for ByteCount<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
 impl Outgoing {
     /// A plain message with a new id.
     #[inline]
@@ -218,7 +241,7 @@ impl Outgoing {
 }
 
 /// What travels with a body.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     /// The address for answers.
     pub reply_to: Option<String>,
@@ -228,6 +251,18 @@ pub struct Headers {
     pub enqueued_at: Option<SystemTime>,
     /// What the sender wrote on it.
     pub attributes: BTreeMap<String, String>,
+}
+
+/// Without the secrets of a URI in `reply_to`, and without the values of attributes.
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Headers")
+            .field("reply_to", &self.reply_to.as_deref().map(shown))
+            .field("reply", &self.reply)
+            .field("enqueued_at", &self.enqueued_at)
+            .field("attributes", &self.attributes.keys())
+            .finish()
+    }
 }
 
 /// What `receive` asks for.
@@ -242,7 +277,7 @@ pub struct Receive {
 }
 
 /// A message as a place hands it out.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Delivery {
     /// The message's id.
     pub id: MessageId,
@@ -260,6 +295,22 @@ pub struct Delivery {
     pub enqueued_at: Moment,
     /// When it was handed out, by the same clock. Its lease runs from here.
     pub delivered_at: Moment,
+}
+
+/// Without the body.
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("id", &self.id)
+            .field("body", &ByteCount(&self.body))
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("receipt_handle", &self.receipt_handle)
+            .field("delivery_count", &self.delivery_count)
+            .field("enqueued_at", &self.enqueued_at)
+            .field("delivered_at", &self.delivered_at)
+            .finish()
+    }
 }
 
 /// Which delivery an act is about.
@@ -310,7 +361,7 @@ impl Counts {
 }
 
 /// A message that nobody could finish.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct DeadLetter {
     /// The message's id.
@@ -329,6 +380,22 @@ pub struct DeadLetter {
     pub died_at: SystemTime,
     /// Why.
     pub reason: Cow<'static, str>,
+}
+
+/// Without the body.
+impl fmt::Debug for DeadLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetter")
+            .field("id", &self.id)
+            .field("body", &ByteCount(&self.body))
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("delivery_count", &self.delivery_count)
+            .field("enqueued_at", &self.enqueued_at)
+            .field("died_at", &self.died_at)
+            .field("reason", &self.reason)
+            .finish()
+    }
 }
 
 impl DeadLetter {

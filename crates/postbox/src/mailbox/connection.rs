@@ -58,65 +58,56 @@ pub fn open<T, R, C>(uri: impl Into<String>) -> Open<T, R, C> {
 /// # }).unwrap();
 /// ```
 pub fn connect(uri: impl Into<String>) -> Call<Result<Connection, Error>> {
-    let uri = uri.into();
+    let text = uri.into();
     Call::new(move || {
-        let parsed = match Uri::parse(&uri) {
-            Ok(parsed) => parsed,
-            Err(error) => return Answer::ready(Err(error)),
-        };
-        place(&uri, &parsed, false).map(move |found| {
-            let (backend, name) = found?;
-            if let Some(name) = name {
-                let reason =
-                    format!("a connection has no mailbox name, and this has {name:?}: use open() for a mailbox");
-                return Err(Error::resolution(&uri, reason));
+        let parsed = Uri::parse(&text).and_then(|mut uri| {
+            // The path of a file has no end that could be a name.
+            if !uri.is_path() && uri.take_name().is_some() {
+                let reason = "a connection has no mailbox name, and this has one: use open() for a mailbox";
+                return Err(Error::resolution(&text, reason));
             }
-            let mut options = HandleOptions::default();
-            apply(&uri, &parsed, &mut options)?;
-            Ok(Connection { backend, options })
-        })
+            let options = options(&text, &uri)?;
+            options.check()?;
+            Ok((uri, options))
+        });
+        match parsed {
+            Ok((uri, options)) => backend(&text, &uri).map(|backend| Ok(Connection { backend: backend?, options })),
+            Err(error) => Answer::ready(Err(error)),
+        }
     })
 }
 
-/// The backend and the mailbox name, if there is one, that a URI says.
-fn place(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Arc<dyn Backend>, Option<String>), Error>> {
+/// Opens the backend that a URI without the name of a mailbox leads to.
+fn backend(text: &str, uri: &Uri) -> Answer<Result<Arc<dyn Backend>, Error>> {
     match uri.scheme.as_str() {
-        "memory" => {
-            let name = Some(decoded(&uri.place)).filter(|name| !name.is_empty());
-            let backend: Arc<dyn Backend> = Arc::new(MemoryBackend::shared());
-            Answer::ready(Ok((backend, name)))
-        }
+        "memory" => Answer::ready(Ok(Arc::new(MemoryBackend::shared()))),
         #[cfg(feature = "sqlite")]
-        "sqlite" => Answer::ready(file(text, uri, has_name)),
+        "sqlite" => Answer::ready(file(text, uri)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+cluster" | "redis+sentinel" | "redis+unix" => {
-            let opened = crate::backends::redis::RedisBackend::open(text, uri, has_name);
-            opened.map(|opened| opened.map(|(backend, name)| (Arc::new(backend) as Arc<dyn Backend>, name)))
+            let opened = crate::backends::redis::RedisBackend::open(text, uri);
+            opened.map(|opened| opened.map(|backend| Arc::new(backend) as Arc<dyn Backend>))
         }
         #[cfg(feature = "aws")]
         "sqs" => {
             let opened = crate::backends::aws::SqsBackend::open(text, uri);
-            opened.map(|opened| opened.map(|(backend, name)| (Arc::new(backend) as Arc<dyn Backend>, name)))
+            opened.map(|opened| opened.map(|backend| Arc::new(backend) as Arc<dyn Backend>))
         }
-        _ => {
-            let _ = has_name;
-            Answer::ready(Err(uri.unserved(text)))
-        }
+        _ => Answer::ready(Err(uri.unserved(text))),
     }
 }
 
-/// The last part of the path names the mailbox; what is before it is the file.
 #[cfg(feature = "sqlite")]
-fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Option<String>), Error> {
+fn file(text: &str, uri: &Uri) -> Result<Arc<dyn Backend>, Error> {
     use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
 
-    let place = decoded(&uri.place);
-    let (path, name) = match place.rsplit_once('/').filter(|_| has_name) {
-        Some((path, name)) => (path, Some(name.to_string()).filter(|name| !name.is_empty())),
-        None => (place.as_str(), None),
-    };
+    let path = decoded(&uri.place);
     if path.is_empty() {
         return Err(Error::resolution(text, "no file; write sqlite://path/to/file.db/name"));
+    }
+    if std::path::Path::new(&path).is_dir() {
+        let reason = format!("{path} is a folder; write the file and the mailbox, as in sqlite://path/to/file.db/name");
+        return Err(Error::resolution(text, reason));
     }
     let mut config = SqliteConfig::default();
     for (option, value) in &uri.options {
@@ -130,13 +121,19 @@ fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Opti
             _ => config,
         };
     }
-    Ok((Arc::new(SqliteBackend::open_with(path, config)?), name))
+    Ok(Arc::new(SqliteBackend::open_with(path, config)?))
+}
+
+/// Whether a mailbox would have the name of a database: then its name was probably left out.
+fn is_database_name(name: &str) -> bool {
+    [".db", ".db3", ".sqlite", ".sqlite3"].iter().any(|end| name.ends_with(end))
 }
 
 /// Reads the options that every mailbox has.
-fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error> {
+fn options(text: &str, uri: &Uri) -> Result<HandleOptions, Error> {
     const KNOWN: &str =
         "max_size, max_deliveries, deduplication_window, idle_expiry (seconds), portable_limits, prefix";
+    let mut options = HandleOptions::default();
     for (name, value) in &uri.options {
         let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
         match name.as_str() {
@@ -177,7 +174,7 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
             }
         }
     }
-    Ok(())
+    Ok(options)
 }
 
 /// The options of a mailbox, for [`Open`] and [`Connection`] alike.
@@ -264,28 +261,49 @@ impl<T: 'static, R: 'static, C: 'static> Verb for Open<T, R, C> {
     type Output = Result<Mailbox<T, R, C>, Error>;
 
     fn start(self) -> Answer<Self::Output> {
-        open_untyped(self.uri, self.options).map(|mailbox| Ok(mailbox?.typed()))
+        match Uri::parse(&self.uri) {
+            Ok(uri) => open_untyped(self.uri, uri, self.options).map(|mailbox| Ok(mailbox?.typed())),
+            Err(error) => Answer::ready(Err(error)),
+        }
     }
 }
 
 awaitable!(Open<T, R, C> where T: 'static, R: 'static, C: 'static);
 
-pub(crate) fn open_untyped(uri: String, builder: HandleOptions) -> Answer<Result<UntypedMailbox, Error>> {
-    let parsed = match Uri::parse(&uri) {
-        Ok(parsed) => parsed,
-        Err(error) => return Answer::ready(Err(error)),
-    };
-    place(&uri, &parsed, true).map(move |found| {
-        let (backend, name) = found?;
-        let Some(name) = name else {
-            return Err(Error::resolution(&uri, format!("no mailbox name; write {}", parsed.example())));
+/// Opens the mailbox that a URI leads to. Checks everything that needs no backend first, because opening one may create a
+/// file.
+pub(crate) fn open_untyped(
+    text: String,
+    mut uri: Uri,
+    builder: HandleOptions,
+) -> Answer<Result<UntypedMailbox, Error>> {
+    let checked = || {
+        if !uri.is_served() {
+            return Err(uri.unserved(&text));
+        }
+        let name = uri.take_name();
+        let is_missing = |name: &String| {
+            uri.scheme == "sqlite" && is_database_name(name) && !std::path::Path::new(&decoded(&uri.place)).is_file()
         };
-        let mut options = HandleOptions::default();
-        apply(&uri, &parsed, &mut options)?;
-        let connection = Connection { backend, options: overridden(options, builder) };
-        connection.untyped(&name)
-    })
+        let Some(name) = name.filter(|name| !is_missing(name)) else {
+            return Err(Error::resolution(&text, format!("no mailbox name; write {}", uri.example())));
+        };
+        let options = overridden(options(&text, &uri)?, builder);
+        // A name with an `@` may have a password in it.
+        let hidden = |error| if name.contains('@') { Error::resolution(&text, NAME_WITH_AT) } else { error };
+        options.name(&name).map_err(hidden)?;
+        options.check()?;
+        Ok((name, options))
+    };
+    match checked() {
+        Ok((name, options)) => {
+            backend(&text, &uri).map(move |backend| Connection { backend: backend?, options }.untyped(&name))
+        }
+        Err(error) => Answer::ready(Err(error)),
+    }
 }
+
+const NAME_WITH_AT: &str = "there is an @ in the mailbox name; this scheme takes no user and no password";
 
 /// What the builder says goes before what the URI says.
 fn overridden(uri: HandleOptions, builder: HandleOptions) -> HandleOptions {
@@ -332,10 +350,7 @@ impl Connection {
     }
 
     fn untyped(&self, name: &str) -> Result<UntypedMailbox, Error> {
-        let mut name = MailboxName::new(name)?;
-        if let Some(prefix) = &self.options.prefix {
-            name = name.with_prefix(prefix)?;
-        }
+        let name = self.options.name(name)?;
         let mut options = self.options.clone();
         options.resolver.get_or_insert_with(|| {
             // Mailboxes for answers have no settings of this one's, and nothing of another prefix.

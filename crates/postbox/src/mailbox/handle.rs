@@ -33,6 +33,30 @@ pub(crate) struct HandleOptions {
     pub(crate) dispatcher: Option<Dispatcher>,
 }
 
+impl HandleOptions {
+    /// The name of a mailbox, under the prefix if there is one.
+    pub(crate) fn name(&self, name: &str) -> Result<MailboxName, Error> {
+        let name = MailboxName::new(name)?;
+        match &self.prefix {
+            Some(prefix) => name.with_prefix(prefix),
+            None => Ok(name),
+        }
+    }
+
+    /// Whether every option is in its range, as far as that is the same for all backends.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(most) = self.settings.max_size.filter(|_| self.portable_limits) {
+            return Err(Error::invalid(
+                "max_size",
+                most,
+                "not together with portable_limits: not every backend has a bound",
+            ));
+        }
+        self.prefix.as_deref().map_or(Ok(()), MailboxName::check_prefix)?;
+        check_settings(&self.settings)
+    }
+}
+
 /// A handle, shared by what comes of it: operations and messages. Each clone of a mailbox has one of its own, so that threads
 /// with a clone each count references in a line of memory of their own.
 #[derive(Clone)]
@@ -165,18 +189,11 @@ impl Core {
         options: HandleOptions,
     ) -> Result<Arc<Self>, Error> {
         let limits = backend.limits_of(&name);
+        options.check()?;
         let settings = &options.settings;
-        if let Some(most) = settings.max_size.filter(|_| options.portable_limits) {
-            return Err(Error::invalid(
-                "max_size",
-                most,
-                "not together with portable_limits: not every backend has a bound",
-            ));
-        }
         if settings.max_size.is_some() && !limits.max_size {
             return Err(Error::Unsupported { backend: backend.kind(), operation: "bound a mailbox by max_size" });
         }
-        check_settings(settings)?;
         let bytes = backend.mailbox(&name, settings)?;
         Ok(Self::with_bytes(backend, bytes, name, options))
     }

@@ -1,11 +1,12 @@
 //! Acts on a lease: finishing, giving back, answering, keeping alive.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backend::{Batch, Receipt, Visibility, only};
+use crate::backend::{Batch, ByteCount, Receipt, Visibility, only};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
 use crate::mailbox::dispatcher::MailboxEvent;
@@ -109,7 +110,6 @@ impl Verb for Nack {
 awaitable!(Nack);
 
 /// Answers a message: [`Message::reply`](crate::Message::reply).
-#[derive(Debug)]
 #[must_use = "nothing happens unless it is awaited, or `blocking`"]
 pub struct SendReply {
     core: Arc<Core>,
@@ -117,6 +117,19 @@ pub struct SendReply {
     reply: Option<ReplyId>,
     answer: Result<Bytes, CodecError>,
     content_type: ContentType,
+}
+
+/// Without the answer.
+impl fmt::Debug for SendReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendReply")
+            .field("core", &self.core)
+            .field("receipt", &self.receipt)
+            .field("reply", &self.reply)
+            .field("answer", &self.answer.as_ref().map(|body| ByteCount(body)))
+            .field("content_type", &self.content_type)
+            .finish()
+    }
 }
 
 impl SendReply {

@@ -15,6 +15,7 @@ use crate::mailbox::lease::{Finish, KeepAlive, Nack, SendReply};
 use crate::mailbox::operation::Call;
 use crate::mailbox::trace::{TRACEPARENT, TraceContext};
 use crate::reply::ReplyChannel;
+use crate::resolver::address::shown;
 
 /// A message that was received, and the right to finish it.
 ///
@@ -258,7 +259,7 @@ impl<T: fmt::Debug, R, C> fmt::Debug for Message<T, R, C> {
             .field("body", &self.body)
             .field("delivery_count", &self.delivery_count)
             .field("attributes", &self.attributes)
-            .field("reply_to", &self.reply_to.as_deref().map(crate::resolver::address::without_secrets))
+            .field("reply_to", &self.reply_to.as_deref().map(shown))
             .field("expects_reply", &self.expects_reply())
             .finish_non_exhaustive()
     }

@@ -1,12 +1,13 @@
 //! Sending: builders that are awaited, or block.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use crate::backend::{Batch, Headers, Outgoing, Special};
+use crate::backend::{Batch, ByteCount, Headers, Outgoing, Special};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
 use crate::mailbox::handle::{Core, check_duration};
@@ -19,12 +20,22 @@ use crate::reply::Reply;
 pub(crate) const RESERVED: &str = "postbox.";
 
 /// A message being described. Encoded at the call; errors show when it is sent.
-#[derive(Debug)]
 pub(crate) struct Draft {
     body: Result<Bytes, CodecError>,
     content_type: ContentType,
     /// What few messages have; most need not carry the room for it.
     extras: Option<Box<Extras>>,
+}
+
+/// Without the body.
+impl fmt::Debug for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draft")
+            .field("body", &self.body.as_ref().map(|body| ByteCount(body)))
+            .field("content_type", &self.content_type)
+            .field("extras", &self.extras)
+            .finish()
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -274,13 +285,26 @@ impl Verb for SendMessage {
 awaitable!(SendMessage);
 
 /// Messages to send at once: [`Mailbox::send_batch`](crate::Mailbox::send_batch).
-#[derive(Debug)]
 #[must_use = "nothing is sent unless it is awaited, or `blocking`"]
 pub struct SendBatch {
     core: Arc<Core>,
     bodies: Vec<Result<Bytes, CodecError>>,
     content_type: ContentType,
     draft: Draft,
+}
+
+/// Without the bodies.
+impl fmt::Debug for SendBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendBatch")
+            .field("core", &self.core)
+            .field(
+                "bodies",
+                &self.bodies.iter().map(|body| body.as_ref().map(|body| ByteCount(body))).collect::<Vec<_>>(),
+            )
+            .field("draft", &self.draft)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SendBatch {
@@ -365,8 +389,8 @@ pub struct SendRequest<R, C> {
     types: PhantomData<fn() -> (R, C)>,
 }
 
-impl<R, C> std::fmt::Debug for SendRequest<R, C> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<R, C> fmt::Debug for SendRequest<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendRequest").field("draft", &self.draft).finish_non_exhaustive()
     }
 }

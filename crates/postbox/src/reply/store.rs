@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use crate::backend::ByteCount;
 use crate::error::Error;
 use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::ReplyId;
@@ -45,12 +46,22 @@ pub struct ReplyEntry {
 }
 
 /// An answer, encoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ReplyValue {
     /// The bytes.
     pub body: Bytes,
     /// How they are encoded.
     pub content_type: ContentType,
+}
+
+/// Without the body.
+impl fmt::Debug for ReplyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyValue")
+            .field("body", &ByteCount(&self.body))
+            .field("content_type", &self.content_type)
+            .finish()
+    }
 }
 
 /// What a store did with an answer.

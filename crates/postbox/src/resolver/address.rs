@@ -51,6 +51,10 @@ impl MailboxName {
         Ok(MailboxName { prefix: Some(checked("prefix", prefix)?), name: Arc::clone(&self.name) })
     }
 
+    pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
+        checked("prefix", prefix).map(drop)
+    }
+
     /// The text, without the prefix.
     pub fn as_str(&self) -> &str {
         &self.name
@@ -67,13 +71,13 @@ fn checked(parameter: &'static str, name: &str) -> Result<Arc<str>, Error> {
     if (1..=80).contains(&name.len()) && name.bytes().all(allowed) {
         Ok(name.into())
     } else {
-        Err(Error::invalid(parameter, format!("{:?}", shortened(name)), NAME_RULE))
+        Err(Error::invalid(parameter, format!("{:?}", shortened(name, 100)), NAME_RULE))
     }
 }
 
 /// A value in an error message: enough to know it by.
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(100) {
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.into(),
     }
@@ -103,11 +107,12 @@ impl fmt::Debug for MailboxName {
     }
 }
 
-/// A URI, taken apart: `scheme://place?option=value&…`.
+/// A URI, taken apart: `scheme://place?option=value&…`, where the place ends with the name of the mailbox if there is one.
 #[derive(Clone)]
 pub(crate) struct Uri {
+    /// In lower case.
     pub(crate) scheme: String,
-    /// What is between `://` and `?`, as it stands.
+    /// What is between `://` and `?`, as it was written.
     pub(crate) place: String,
     pub(crate) options: Vec<(String, String)>,
 }
@@ -128,10 +133,17 @@ const REDIS: Option<&str> = if cfg!(feature = "redis") { None } else { Some("red
 impl Uri {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(Error::resolution(text, format!("not a URI; write one like {}", known_schemes())));
+            let reason = format!("not a URI; write one like {}", known_schemes());
+            return Err(Error::Resolution { identifier: without_secrets(text), reason });
         };
-        let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
+        if rest.contains('#') {
+            return Err(Error::resolution(text, "a URI has no part after a #; write # in a name or a password as %23"));
+        }
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if query.contains('@') {
+            let reason = "there is an @ after the ?; write ? in a password as %3F, and @ in an option as %40";
+            return Err(Error::resolution(text, reason));
+        }
         let mut options = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -140,12 +152,52 @@ impl Uri {
         Ok(Uri { scheme: scheme.to_ascii_lowercase(), place: place.into(), options })
     }
 
-    /// The host (none in memory), and what comes after it.
+    /// Whether the place is the path of a file.
+    pub(crate) fn is_path(&self) -> bool {
+        matches!(self.scheme.as_str(), "sqlite" | "redis+unix")
+    }
+
+    /// Takes the name of the mailbox out of the place.
+    pub(crate) fn take_name(&mut self) -> Option<String> {
+        let server = self.place.rfind('@').map_or(0, |at| at + 1);
+        let slash = match self.scheme.as_str() {
+            "memory" => return Some(decoded(&std::mem::take(&mut self.place))).filter(|name| !name.is_empty()),
+            _ if self.is_path() => self.place.rfind('/')?,
+            _ => server + self.place[server..].find('/')?,
+        };
+        let name = decoded(&self.place[slash + 1..]);
+        self.place.truncate(slash);
+        Some(name).filter(|name| !name.is_empty())
+    }
+
+    /// The host (none in memory and for files), and what comes after it.
     pub(crate) fn host_and_path(&self) -> (&str, &str) {
-        match self.scheme.as_str() {
-            "memory" | "sqlite" => ("", &self.place),
-            _ => self.place.split_once('/').unwrap_or((&self.place, "")),
+        if self.scheme == "memory" || self.is_path() {
+            ("", &self.place)
+        } else {
+            self.place.split_once('/').unwrap_or((&self.place, ""))
         }
+    }
+
+    /// The one way to write the place, for an address that is compared with an allow-list: without percent-encoding that
+    /// is not needed, without `.` and `..` in the path of a file, with the host in lower case. `None` if there is no such
+    /// way, or the address has a user or options.
+    pub(crate) fn normalised(&self) -> Option<Uri> {
+        let place = percent_decoded(&self.place)?;
+        let is_refused = |c: char| c.is_control() || matches!(c, '\\' | '@');
+        if place.contains(is_refused) || !self.options.is_empty() {
+            return None;
+        }
+        let place = if self.is_path() {
+            without_dots(&place)?
+        } else if self.scheme == "memory" {
+            place
+        } else {
+            let host = place.find('/').unwrap_or(place.len());
+            place[..host].to_ascii_lowercase() + &place[host..]
+        };
+        let place = place.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+        Some(Uri { scheme: self.scheme.clone(), place, options: Vec::new() })
     }
 
     /// Whether this build knows the scheme and has what it needs.
@@ -193,34 +245,82 @@ fn known_schemes() -> String {
     served.collect::<Vec<_>>().join(", ")
 }
 
-/// Undoes percent encoding. What is not well formed stays as it is.
-pub(crate) fn decoded(text: &str) -> String {
-    let hex = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-    let bytes = text.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let code = match bytes[at..] {
-            [b'%', high, low, ..] => hex(high).zip(hex(low)).map(|(high, low)| high << 4 | low),
-            _ => None,
-        };
-        plain.push(code.unwrap_or(bytes[at]));
-        at += if code.is_some() { 3 } else { 1 };
+/// The same path without empty segments, `.` and `..`. `None` if it leads out of where it starts.
+fn without_dots(path: &str) -> Option<String> {
+    let mut segments = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop()?;
+            }
+            segment => segments.push(segment),
+        }
     }
-    String::from_utf8(plain).unwrap_or_else(|_| text.into())
+    let root = if path.starts_with('/') { "/" } else { "" };
+    let ends_in_folder = matches!(path.rsplit('/').next(), Some("" | "." | ".."));
+    let end = if ends_in_folder && !segments.is_empty() { "/" } else { "" };
+    Some(format!("{root}{}{end}", segments.join("/")))
 }
 
-/// A URI without whatever may be a secret: what is before the last `@`, and the values of its options.
+/// Undoes percent encoding. What is not well formed stays as it is.
+pub(crate) fn decoded(text: &str) -> String {
+    percent_decoded(text).unwrap_or_else(|| text.into())
+}
+
+/// Undoes percent encoding, if it is well formed.
+fn percent_decoded(text: &str) -> Option<String> {
+    let hex = |byte: &u8| (*byte as char).to_digit(16).map(|digit| digit as u8);
+    let mut bytes = text.bytes();
+    let mut plain = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        plain.push(match byte {
+            b'%' => hex(&bytes.next()?)? << 4 | hex(&bytes.next()?)?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(plain).ok()
+}
+
+/// An address in an error message: a name as it is, and a URI without secrets.
+pub(crate) fn shown(address: &str) -> String {
+    if address.contains("://") { without_secrets(address) } else { address.into() }
+}
+
+/// A URI without its secrets: what is before the last `@`, the values of its options, and what
+/// stands where a server of Redis has its port, if it is not a number.
 pub(crate) fn without_secrets(text: &str) -> String {
-    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
-    // A password may have a question mark: what is before the `@` goes first.
-    let (secret, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let names: Vec<&str> =
-        query.split(['&', '#']).filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty()).collect();
+    let (scheme, rest) = match text.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), text),
+    };
+    let (user, rest) = match rest.rsplit_once('@') {
+        // A password or an option has an `@`, and which of them cannot be told.
+        Some((user, _)) if user.contains(['?', '#']) => return format!("{scheme}***"),
+        Some((_, rest)) => ("***@", rest),
+        None => ("", rest),
+    };
+    let end = rest.find(['?', '#']).unwrap_or(rest.len());
+    let (mut place, query) = (rest[..end].to_string(), rest[end..].strip_prefix('?').unwrap_or(""));
+    if scheme.starts_with("redis") {
+        let mut start = 0;
+        for host in place.split('/').next().unwrap_or("").split(',') {
+            let name = host.find(']').unwrap_or(0);
+            let port = host[name..].find(':').map_or(host.len(), |colon| name + colon + 1);
+            if !host[port..].bytes().all(|byte| byte.is_ascii_digit()) {
+                place = format!("{}***", &place[..start + port]);
+                break;
+            }
+            start += host.len() + 1;
+        }
+    }
+    // What is no option may be the end of a password.
+    let is_option =
+        |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let options = query.split(['&', '#']).filter_map(|option| option.split_once('=').map(|(name, _)| name));
+    let names: Vec<&str> = options.filter(is_option).collect();
     let options = if names.is_empty() { String::new() } else { format!("?{}=…", names.join("=…&")) };
-    let separator = if scheme.is_empty() { "" } else { "://" };
-    shortened(&format!("{scheme}{separator}{secret}{place}{options}"))
+    shortened(&format!("{scheme}{user}{place}{options}"), 500)
 }
 
 impl fmt::Debug for Uri {

@@ -14,7 +14,7 @@ use crate::mailbox::connection::{Connection, open_untyped};
 use crate::mailbox::handle::HandleOptions;
 use crate::mailbox::operation::{Answer, Call};
 use crate::mailbox::{Mailbox, UntypedMailbox};
-use crate::resolver::address::{Uri, without_secrets};
+use crate::resolver::address::{Uri, shown};
 use crate::runtime::clock::{Clock, Moment, SystemClock};
 
 /// Finds mailboxes by name or URI.
@@ -174,6 +174,10 @@ impl UriMailboxFactory {
 
     /// Allows URIs of this scheme and host whose path starts so: `memory://replies-` allows `memory://replies-7`, and
     /// `redis://cache.internal:6379/replies-` names of that one server. Options and passwords in an address are refused.
+    ///
+    /// An address is compared in one form: percent-encoding, `.` and `..` in it are undone first, and that form is opened.
+    /// So `sqlite:///data/replies/` allows files in that folder, and `sqlite:///data/replies/../secret.db/x` is not one of
+    /// them. Symbolic links are followed.
     #[must_use]
     pub fn allow(mut self, prefix: impl Into<String>) -> Self {
         self.allowed.push(prefix.into());
@@ -187,15 +191,20 @@ impl UriMailboxFactory {
         self
     }
 
-    fn allows(&self, uri: &Uri) -> bool {
+    /// The URI to open for this one, if it is allowed.
+    fn allowed(&self, uri: Uri) -> Option<Uri> {
+        if self.allows_all {
+            return Some(uri);
+        }
+        let uri = uri.normalised()?;
         let (host, path) = uri.host_and_path();
         let matches = |prefix: &String| {
-            Uri::parse(prefix).is_ok_and(|prefix| {
+            Uri::parse(prefix).ok().and_then(|prefix| prefix.normalised()).is_some_and(|prefix| {
                 let (allowed_host, allowed_path) = prefix.host_and_path();
                 prefix.scheme == uri.scheme && allowed_host == host && path.starts_with(allowed_path)
             })
         };
-        self.allows_all || (uri.options.is_empty() && !uri.place.contains('@') && self.allowed.iter().any(matches))
+        self.allowed.iter().any(matches).then_some(uri)
     }
 
     /// The resolver of the mailboxes that it makes.
@@ -215,10 +224,10 @@ impl MailboxFactory for UriMailboxFactory {
         if !uri.is_served() {
             return Answer::ready(Err(uri.unserved(identifier)));
         }
-        if !self.allows(&uri) {
-            return Answer::ready(Err(Error::resolution(identifier, "not on the allow-list of this factory")));
+        match self.allowed(uri) {
+            Some(uri) => open_untyped(identifier.into(), uri, self.options.clone()),
+            None => Answer::ready(Err(Error::resolution(identifier, "not on the allow-list of this factory"))),
         }
-        open_untyped(identifier.into(), self.options.clone())
     }
 }
 
@@ -519,13 +528,13 @@ pub(crate) fn reply_mailbox<A: 'static, C: 'static>(
         };
         let Some(resolver) = resolver else {
             let reason = "there is no resolver: open the mailbox with .resolver(…)".into();
-            let reply_to = Some(without_secrets(&address));
+            let reply_to = Some(shown(&address));
             return Answer::ready(Err(Error::ReplyMailboxUnavailable { reply_to, reason }));
         };
         resolver.resolve(&address).map(move |found| match found {
             Ok(mailbox) => Ok(mailbox.typed()),
             Err(error @ Error::Resolution { .. }) => {
-                let reply_to = Some(without_secrets(&address));
+                let reply_to = Some(shown(&address));
                 Err(Error::ReplyMailboxUnavailable { reply_to, reason: error.to_string() })
             }
             Err(other) => Err(other),

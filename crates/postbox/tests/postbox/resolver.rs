@@ -183,7 +183,9 @@ fn a_uri_that_is_not_understood_says_what_is() {
     assert!(open("memory://a b").contains("1 to 80 characters"));
     assert!(open("memory://x?max_sise=3").contains("max_sise"));
     assert!(open("memory://x?max_size=many").contains("many"));
-    assert!(open("memory://x?max_size=0").contains("1 or more"));
+    assert!(open("memory://x?max_size=0").contains("max_size = 0 is not allowed: 1 to "));
+    assert!(open("memory://x#part").contains("write # in a name or a password as %23"));
+    assert!(open("redis://user:what?@host/x").contains("write ? in a password as %3F"));
     assert!(open("memory://x?portable_limits=maybe").contains("true or false"));
     assert!(postbox::connect("memory://name").blocking().unwrap_err().to_string().contains("open()"));
 }
@@ -206,18 +208,100 @@ fn options_of_a_uri_and_of_the_builder_are_kept() {
     wider.delete().blocking().unwrap();
 }
 
+/// Wherever a password stands, and whatever is in it: what is shown has no part of it.
 #[test]
 fn no_secret_is_shown() {
-    let secret = "hunter2";
-    for uri in [
-        format!("redis://user:{secret}@host:6379/box"),
-        format!("nonsense://user:{secret}@host/box?password={secret}"),
-        format!("memory://box?password={secret}"),
-    ] {
-        let error = postbox::open::<u32, (), Json>(uri.as_str()).blocking().unwrap_err();
-        let shown = format!("{error} {error:?} {:?}", postbox::open::<u32, (), Json>(uri.as_str()));
-        assert!(!shown.contains(secret), "{shown}");
+    let addresses = |secret: &str| {
+        let mut addresses = Vec::new();
+        for scheme in ["redis", "rediss", "redis+cluster", "redis+sentinel", "redis+unix", "sqs", "memory", "nonsense"]
+        {
+            for rest in ["host:6379/box", "host/box?db=1", "host:port/box", "host", "host/two words", "/box", ""] {
+                addresses.push(format!("{scheme}://user:{secret}@{rest}"));
+                addresses.push(format!("{scheme}://:{secret}@{rest}"));
+            }
+            addresses.push(format!("{scheme}://box?password={secret}"));
+            addresses.push(format!("{scheme}://host/box?sentinel_password={secret}&max_sise=1"));
+        }
+        // With an `@` in it, its end is a host like any other.
+        if !secret.contains('@') {
+            addresses.push(format!("redis://host:{secret}/box"));
+            addresses.push(format!("redis+cluster://one:1,two:{secret}/box"));
+        }
+        addresses.push(format!("user:{secret}@host/box"));
+        addresses.push(format!("redis:/user:{secret}@host/box"));
+        addresses
+    };
+    // No server of these addresses is tried: the texts above fail before, or lead to a name that cannot be resolved.
+    for secret in
+        ["hunter2", "hun?ter2", "hun#ter2", "hun/ter2", "hun@ter2", "hun:ter2", "hun%3Fter2", "hun&t=er2", "?hunter2"]
+    {
+        for address in addresses(secret) {
+            let is_open = address.starts_with("memory") || address.starts_with("nonsense");
+            let is_tried = !is_open && !address.contains(['?', '#', ' ']) && !address.contains(":port");
+            let opened = postbox::open::<u32, (), Json>(address.as_str());
+            let mut shown = format!("{opened:?}");
+            if !is_tried && let Err(error) = opened.blocking() {
+                shown += &format!(" {error} {error:?}");
+            }
+            let allowed = UriMailboxFactory::new().allow("memory://").create(&address).blocking();
+            let Err(error) = allowed else { continue };
+            shown += &format!(" {error} {error:?}");
+            for part in ["hunter2", "hun", "ter2"] {
+                assert!(!shown.contains(part), "{address}: {shown}");
+            }
+        }
     }
+}
+
+/// A name is no address, whatever is in it.
+#[test]
+fn the_identifier_of_a_name_is_the_name() {
+    let registry = RegistryResolver::new();
+    let composite = CompositeResolver::new().registry(registry.clone()).factory(memory());
+    let long = "n".repeat(300);
+    for name in ["team@example", "what?", "a?b=c&d", "user:word@place", "x#y", &long] {
+        assert_unresolved(registry.resolve(name).blocking(), name);
+        assert_unresolved(composite.resolve(name).blocking(), name);
+        let message: Message<u32> = MessageBuilder::new(1).reply_to(name).resolver(registry.clone()).build();
+        match message.reply_mailbox::<u32>().blocking() {
+            Err(Error::ReplyMailboxUnavailable { reply_to, .. }) => assert_eq!(reply_to.as_deref(), Some(name)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What is printed for debugging has neither bodies nor the secrets of an address.
+#[test]
+fn debugging_shows_no_bodies() {
+    let secret = "hunter2";
+    let address = format!("redis://user:{secret}@host/box");
+    let connection = memory();
+    let mailbox: Mailbox<String, String> = connection.mailbox("debug").unwrap();
+    let body = || secret.to_string();
+    let mut shown = format!("{:?}", mailbox.send(&body()).reply_to(&address).attribute("token", secret));
+    shown += &format!("{:?}", mailbox.send_batch(&[body()]).reply_to(&address));
+    shown += &format!("{:?}", mailbox.send_expecting_reply(&body()).reply_to(&address));
+    let mut outgoing = Outgoing::new(body().into_bytes().into(), ContentType::from("text/plain"));
+    let headers = Headers {
+        reply_to: Some(address.clone()),
+        attributes: [("token".to_string(), body())].into(),
+        ..Headers::default()
+    };
+    outgoing.headers = Some(Arc::new(headers));
+    shown += &format!("{outgoing:?}");
+    let bytes = MemoryBackend::new().mailbox(&"debug".parse().unwrap(), &MailboxSettings::default()).unwrap();
+    bytes.send(Batch::from_iter([outgoing])).blocking().remove(0).unwrap();
+    let receive = Receive { max: 1, visibility: Duration::from_secs(9), wait: Duration::ZERO };
+    let delivery = bytes.receive(receive).blocking().unwrap().remove(0);
+    shown += &format!("{delivery:?}");
+    let at = delivery.delivered_at;
+    shown += &format!("{:?}", DeadLetter::new(delivery, at, "why".into()));
+    mailbox.send_expecting_reply(&body()).blocking().unwrap();
+    let message = mailbox.receive().blocking().unwrap().remove(0);
+    shown += &format!("{:?}", message.reply(&body()));
+    message.reply(&body()).blocking().unwrap();
+    assert!(!shown.contains(secret), "{shown}");
+    assert!(shown.contains("7 bytes") || shown.contains("9 bytes"), "{shown}");
 }
 
 #[test]
@@ -251,6 +335,132 @@ fn an_allow_list_is_not_fooled() {
         assert!(matches!(factory.create(refused).blocking(), Err(Error::Resolution { .. })), "{refused}");
     }
     assert!(UriMailboxFactory::new().allow_all().create("memory://any?max_size=9").blocking().is_ok());
+}
+
+/// An address leaves no allowed folder, however it is written, and creates nothing.
+#[cfg(feature = "sqlite")]
+#[test]
+fn an_allow_list_is_not_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    std::fs::create_dir_all(folder.path().join("replies/inner")).unwrap();
+    let allowed = format!("sqlite://{root}/replies/");
+    let factory = UriMailboxFactory::new().allow(&allowed);
+    let files = || {
+        let mut names: Vec<_> = walk(folder.path()).into_iter().filter(|path| path.is_file()).collect();
+        names.sort();
+        names
+    };
+    for rest in [
+        "replies/../secret.db/x",
+        "replies/%2e%2e/secret.db/x",
+        "replies/%2E./secret.db/x",
+        "replies/..%2fsecret.db/x",
+        "replies/..%2Fsecret.db%2fx",
+        "replies/inner/../../secret.db/x",
+        "replies/./../secret.db/x",
+        "replies//../secret.db/x",
+        "replies/..\\secret.db/x",
+        "replies/%5c..%5Csecret.db/x",
+        "replies/..",
+        "replies/a.db/../../secret.db/x",
+        "replies/%252e%252e/secret.db/%",
+        "replies/%zz.db/x",
+        "replies/%00.db/x",
+        "replies/%ff.db/x",
+        "replies/a.db/x?synchronous=normal",
+        "replies/a.db/x#y",
+        "replies/a.db/",
+        "replies/a.db",
+        "replies/x",
+        "Replies/a.db/x",
+        "secret.db/x",
+    ] {
+        for scheme in ["sqlite", "SQLITE"] {
+            let address = format!("{scheme}://{root}/{rest}");
+            let made = factory.create(&address).blocking();
+            // A mailbox of the file `replies` itself would be outside.
+            assert!(
+                matches!(made, Err(Error::Resolution { .. } | Error::InvalidParameter { .. })),
+                "{address}: {made:?}"
+            );
+            assert_eq!(files(), [] as [std::path::PathBuf; 0], "{address}");
+        }
+    }
+    for rest in ["replies/a.db/x", "replies/./a.db/x", "replies/inner/../a.db/x", "replies/%61.db/x", "replies//a.db/x"]
+    {
+        let made = factory.create(&format!("SQLite://{root}/{rest}")).blocking();
+        drop(made.unwrap_or_else(|error| panic!("{rest}: {error}")));
+        assert!(files().iter().all(|path| path.to_str().unwrap().starts_with(&format!("{root}/replies/a.db"))));
+    }
+    // Relative paths, and sockets.
+    let factory = UriMailboxFactory::new().allow("sqlite://replies/").allow("redis+unix:///run/replies/");
+    for refused in [
+        "sqlite://replies/../secret.db/x",
+        "sqlite://../secret.db/x",
+        "sqlite:///replies/a.db/x",
+        "redis+unix:///run/replies/../other.sock/x",
+        "redis+unix:///run/replies/%2e%2e/other.sock/x",
+    ] {
+        assert_unresolved_for(factory.create(refused).blocking(), "allow-list");
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+fn assert_unresolved_for(result: Result<UntypedMailbox, Error>, expected: &str) {
+    match result {
+        Err(Error::Resolution { reason, .. }) => assert!(reason.contains(expected), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A mistake in an address is found before a file is made.
+#[cfg(feature = "sqlite")]
+#[test]
+fn an_address_that_fails_creates_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    for (rest, expected) in [
+        ("jobs.db", "no mailbox name"),
+        ("jobs.sqlite3", "no mailbox name"),
+        ("dir/jobs.db", "no mailbox name"),
+        ("jobs.db/", "no mailbox name"),
+        ("jobs.db/two words", "1 to 80 characters"),
+        ("jobs.db/x?max_sise=3", "max_sise"),
+        ("jobs.db/x?max_size=0", "max_size"),
+        ("jobs.db/x?idle_expiry=1e19", "idle_expiry"),
+        ("jobs.db/x?portable_limits=true&max_size=3", "portable_limits"),
+        ("jobs.db/x?prefix=a/b", "prefix"),
+        ("jobs.db/x?synchronous=maybe", "synchronous"),
+        ("jobs.db/x?busy_timeout=1000", "busy_timeout"),
+        ("jobs#1.db/x", "%23"),
+        (":memory:/x", "in memory"),
+        ("", "folder"),
+    ] {
+        let address = match rest {
+            ":memory:/x" => format!("sqlite://{rest}"),
+            "" => format!("sqlite://{root}/x"),
+            rest => format!("sqlite://{root}/{rest}"),
+        };
+        let error = postbox::open::<u32, (), Json>(&address).blocking().unwrap_err().to_string();
+        assert!(error.contains(expected), "{address}: {error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{address}");
+    }
+    assert!(!std::path::Path::new(":memory:").exists());
+    for options in ["max_sise=3", "max_size=0", "synchronous=maybe", "prefix=a/b"] {
+        let address = format!("sqlite://{root}/jobs.db?{options}");
+        assert!(postbox::connect(&address).blocking().is_err(), "{address}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{address}");
+    }
+    // A mailbox may have such a name in a file that exists.
+    postbox::connect(format!("sqlite://{root}/jobs")).blocking().unwrap();
+    let odd: Mailbox<u32> = postbox::open(format!("sqlite://{root}/jobs/odd.db")).blocking().unwrap();
+    odd.send(&1).blocking().unwrap();
 }
 
 #[test]

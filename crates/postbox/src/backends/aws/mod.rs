@@ -231,8 +231,8 @@ impl SqsBackend {
         SqsBuilder { client, at: None, manners: Manners::default(), urls: HashMap::new(), replies: None }
     }
 
-    /// What a URI says, and the name in it.
-    pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<(Self, Option<String>), Error>> {
+    /// Opens the region that a URI without the name of a mailbox leads to.
+    pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<Self, Error>> {
         place::open(text, uri)
     }
 

@@ -122,9 +122,8 @@ fn wishes(uri: &Uri) -> Result<Wishes, Error> {
     Ok(wishes)
 }
 
-pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<(SqsBackend, Option<String>), Error>> {
-    let (region, name) = uri.host_and_path();
-    let (region, name) = (decoded(region), Some(decoded(name)).filter(|name| !name.is_empty()));
+pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
+    let region = decoded(&uri.place);
     if !is_region(&region) {
         return Answer::ready(Err(Error::resolution(text, "that is no region; write sqs://eu-west-1/name")));
     }
@@ -135,7 +134,7 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<(SqsBackend, Option<S
     let place: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
     let key = format!("{region} {place:?}");
     if let Some(inner) = opened(&key) {
-        return Answer::ready(Ok((SqsBackend { inner }, name)));
+        return Answer::ready(Ok(SqsBackend { inner }));
     }
     io_thread::ask(async move {
         let Wishes { manners, endpoint, profile, replies, replies_endpoint } = wishes;
@@ -160,7 +159,7 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<(SqsBackend, Option<S
                 backend.inner
             }
         };
-        Ok((SqsBackend { inner }, name))
+        Ok(SqsBackend { inner })
     })
 }
 

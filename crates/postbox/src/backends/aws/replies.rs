@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::{Answer, Call};
 use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
-use crate::resolver::address::{Uri, decoded};
+use crate::resolver::address::Uri;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
@@ -75,7 +75,7 @@ impl DynamoDbReplyStore {
         profile: Option<&str>,
         creates: bool,
     ) -> Result<Self, Error> {
-        let uri = Uri::parse(text)?;
+        let mut uri = Uri::parse(text)?;
         if uri.scheme != "dynamodb" {
             return Err(Error::resolution(text, "replies are kept in dynamodb://region/table"));
         }
@@ -95,14 +95,14 @@ impl DynamoDbReplyStore {
                 }
             }
         }
-        let (region, table) = uri.host_and_path();
-        let table = decoded(table);
+        let table = uri.take_name();
+        let region = &uri.place;
         if !is_region(region) {
             return Err(Error::resolution(text, "that is no region; write dynamodb://eu-west-1/table"));
         }
-        if table.is_empty() {
+        let Some(table) = table else {
             return Err(Error::resolution(text, "which table? Write dynamodb://region/table"));
-        }
+        };
         let config = load(region, endpoint.as_deref(), profile.as_deref()).await;
         let region = config.region().map_or_else(String::new, ToString::to_string);
         let shown = format!("dynamodb://{region}/{table}");

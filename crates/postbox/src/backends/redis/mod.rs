@@ -107,13 +107,13 @@ impl RedisBackend {
         RedisBackend { inner: Arc::new(Inner { link, posts: Mutex::default() }) }
     }
 
-    /// What a URI says, connected, and the name in it.
-    pub(crate) fn open(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Self, Option<String>), Error>> {
-        let place = match Place::parse(text, uri, has_name) {
+    /// Connects to the server that a URI without the name of a mailbox leads to.
+    pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<Self, Error>> {
+        let place = match Place::parse(text, uri) {
             Ok(place) => place,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let Place { target, manners, name, shown, key } = place;
+        let Place { target, manners, shown, key } = place;
         let backend = {
             let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
             let open = open.get_or_insert_default();
@@ -128,7 +128,7 @@ impl RedisBackend {
             }
         };
         let link = Arc::clone(&backend.inner.link);
-        io_thread::ask(async move { link.connect().await }).map(move |connected| connected.map(|()| (backend, name)))
+        io_thread::ask(async move { link.connect().await }).map(move |connected| connected.map(|()| backend))
     }
 }
 

@@ -32,8 +32,6 @@ pub(crate) const OPTIONS: &[&str] = &[
 pub(super) struct Place {
     pub(super) target: Target,
     pub(super) manners: Manners,
-    /// The mailbox, if there is one.
-    pub(super) name: Option<String>,
     /// Scheme and servers, without secrets.
     pub(super) shown: String,
     /// Everything that makes it another connection.
@@ -50,9 +48,9 @@ struct Wishes {
 }
 
 impl Place {
-    pub(super) fn parse(text: &str, uri: &Uri, has_name: bool) -> Result<Self, Error> {
+    pub(super) fn parse(text: &str, uri: &Uri) -> Result<Self, Error> {
         let wrong = |reason: &str| Error::resolution(text, reason);
-        let (secret, rest) =
+        let (secret, hosts) =
             uri.place.rsplit_once('@').map_or((None, uri.place.as_str()), |(secret, rest)| (Some(secret), rest));
         let (user, password) = match secret.map(|secret| secret.split_once(':').unwrap_or((secret, ""))) {
             Some((user, password)) => (decoded(user), decoded(password)),
@@ -72,11 +70,6 @@ impl Place {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let is_unix = uri.scheme == "redis+unix";
-        let (hosts, name) = if is_unix {
-            rest.rsplit_once('/').filter(|_| has_name).map_or((rest, ""), |(path, name)| (path, name))
-        } else {
-            rest.split_once('/').unwrap_or((rest, ""))
-        };
         if hosts.is_empty() {
             return Err(wrong("no server; write redis://host:6379/name"));
         }
@@ -154,7 +147,6 @@ impl Place {
         Ok(Place {
             target,
             manners,
-            name: Some(decoded(name)).filter(|name| !name.is_empty()),
             shown: format!("{}://{hosts}", uri.scheme),
             key: format!("{} {user} {password} {hosts} {place:?}", uri.scheme),
         })
@@ -207,7 +199,8 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
 fn address(text: &str, host: &str, default_port: u16, is_tls: bool) -> Result<ConnectionAddr, Error> {
     let (name, port) = match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
         Some((name, port)) => {
-            let port = port.parse().map_err(|_| Error::resolution(text, format!("{port:?} is not a port")))?;
+            // Where a port should be there may be a password, so it is not shown.
+            let port = port.parse().map_err(|_| Error::resolution(text, "a port is a number from 0 to 65535"))?;
             (name, port)
         }
         None => (host, default_port),

@@ -14,6 +14,9 @@ use crate::error::Error;
 /// Opens a file, makes it with its tables if there is none, and brings it up to date if it is old.
 pub(super) fn open(path: &Path, config: SqliteConfig) -> Result<Connection, Error> {
     config.check()?;
+    if path.as_os_str() == ":memory:" {
+        return Err(refused(path, "SQLite would keep it in memory, for one connection; use memory://name"));
+    }
     let is_made = make(path);
     let mut lock = LockWait::until(Instant::now() + config.busy_timeout);
     loop {
@@ -63,6 +66,8 @@ impl From<&str> for Failure {
 /// Opens a file unless another connection holds a lock that this needs.
 fn connect(path: &Path, synchronous: Synchronous) -> Result<Connection, Failure> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    // SQLite takes a name that begins with `file:` as a URI, which could lead to another file.
+    let path = if path.is_relative() { &Path::new(".").join(path) } else { path };
     let connection = Connection::open_with_flags(path, flags)?;
     // Every verb takes the lock for writing.
     if connection.is_readonly("main")? {

@@ -106,13 +106,13 @@ fn a_uri_that_leads_nowhere_says_why() {
     fails(&here("x?idle_expiry=60s"), &CREDENTIALS, false, &["idle"]);
     fails("sqs://eu_west/x", &CREDENTIALS, false, &["no region"]);
     fails(&format!("sqs://user:{SECRET}@eu-west-1/x"), &CREDENTIALS, false, &["no region"]);
-    fails(&here(&format!("x?replies=dynamodb://key:{SECRET}@eu-west-1/t")), &CREDENTIALS, false, &["no region"]);
-    fails(&format!("sqs://eu-west-1/x?endpoint=user:{SECRET}@host"), &CREDENTIALS, false, &["endpoint", "***@host"]);
+    fails(&here(&format!("x?replies=dynamodb://key:{SECRET}@eu-west-1/t")), &CREDENTIALS, false, &["%40"]);
+    fails(&format!("sqs://eu-west-1/x?endpoint=user:{SECRET}%40host"), &CREDENTIALS, false, &["endpoint", "***@host"]);
     fails("sqs:///x", &CREDENTIALS, false, &["region"]);
     fails("sqs://eu-west-1/x?endpoint=localhost", &CREDENTIALS, false, &["endpoint", "http://localhost:4566"]);
     let nobody = HttpProxy::start(1);
     nobody.refuse(true);
-    let uri = format!("sqs://eu-west-1/x?endpoint=http://user:{SECRET}@127.0.0.1:{}", nobody.port());
+    let uri = format!("sqs://eu-west-1/x?endpoint=http://user:{SECRET}%40127.0.0.1:{}", nobody.port());
     fails(&uri, &CREDENTIALS, true, &["sqs://eu-west-1/x", "127.0.0.1"]);
 }
 

@@ -228,8 +228,8 @@ fn a_uri_that_is_wrong_says_what_is_allowed() {
         ("redis+cluster://h/jobs?db=1", &["db", "1", "one database"]),
         ("redis+sentinel://h/jobs", &["?primary="]),
         ("redis://a,b/jobs", &["redis+cluster://", "redis+sentinel://"]),
-        ("redis://h:x/jobs", &["\"x\"", "port"]),
-        ("redis://h:99999/jobs", &["\"99999\"", "port"]),
+        ("redis://h:x/jobs", &["redis://h:***", "0 to 65535"]),
+        ("redis://h:99999/jobs", &["h:99999/jobs", "0 to 65535"]),
         ("redis:///jobs", &["no server", "redis://host:6379/name"]),
         ("redis://:6379/jobs", &["host:port"]),
         ("redis://h/two words", &["mailbox name", "two words", "1 to 80"]),
@@ -238,7 +238,6 @@ fn a_uri_that_is_wrong_says_what_is_allowed() {
     ];
     let redis = Redis::start();
     for (uri, words) in cases {
-        // What is wrong with the mailbox is found when there is a server.
         let uri = uri.replace("://h/", &format!("://:{SECRET}@127.0.0.1:{}/", redis.port()));
         redis.command(&["CONFIG", "SET", "requirepass", SECRET]);
         let error = postbox::open::<u64, (), Json>(&uri).blocking().expect_err(&uri);
