@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::{Harness, Place};
-use crate::backend::{Counts, Ordering};
+use crate::backend::{Counts, Limits, Ordering};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::id::MessageId;
@@ -50,12 +50,34 @@ enum Operation {
 struct Settings {
     max_size: usize,
     max_deliveries: u32,
-    window: u32,
+    window: Window,
+    /// Whether the mailbox would go after the longest time without use.
+    expires_idle: bool,
+}
+
+/// For how long a deduplication id is remembered.
+#[derive(Clone, Copy, Debug)]
+enum Window {
+    Ticks(u32),
+    /// The longest that is allowed.
+    Longest,
+    /// Longer than is allowed, for this or for the time without use: the mailbox is not opened, and its settings stay.
+    TooLong,
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    let any = (prop_oneof![1usize..10, Just(1_000_000)], prop_oneof![1u32..4, Just(1_000_000)], 1u32..12);
-    any.prop_map(|(max_size, max_deliveries, window)| Settings { max_size, max_deliveries, window })
+    let window = prop_oneof![
+        10 => (1u32..12).prop_map(Window::Ticks),
+        1 => Just(Window::Longest),
+        1 => Just(Window::TooLong),
+    ];
+    let sizes = (prop_oneof![1usize..10, Just(1_000_000)], prop_oneof![1u32..4, Just(1_000_000)]);
+    (sizes, window, prop::bool::weighted(0.2)).prop_map(|((max_size, max_deliveries), window, expires_idle)| Settings {
+        max_size,
+        max_deliveries,
+        window,
+        expires_idle,
+    })
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -195,15 +217,30 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
         if limits.max_size {
             options = options.max_size(settings.max_size);
         }
-        let options = options.deduplication_window(place.ticks(settings.window));
-        options.mailbox::<u32, u32, crate::mailbox::codec::Json>(&name).unwrap()
+        let is_too_long = matches!(settings.window, Window::TooLong);
+        options = options.deduplication_window(match settings.window {
+            Window::Ticks(ticks) => place.ticks(ticks),
+            Window::TooLong if !settings.expires_idle => Duration::MAX,
+            Window::Longest | Window::TooLong => Limits::LONGEST,
+        });
+        if settings.expires_idle {
+            options = options.idle_expiry(if is_too_long { Duration::MAX } else { Limits::LONGEST });
+        }
+        options.mailbox::<u32, u32, crate::mailbox::codec::Json>(&name)
     };
     let options = |settings: Settings| LedgerOptions {
         max_size: Some(settings.max_size).filter(|_| limits.max_size),
         max_deliveries: Some(settings.max_deliveries),
-        deduplication_window: TICK * u64::from(settings.window),
+        deduplication_window: match settings.window {
+            Window::Ticks(ticks) => TICK * u64::from(ticks),
+            Window::Longest | Window::TooLong => u64::MAX,
+        },
     };
-    let mut mailbox = open(settings);
+    let settings = match settings.window {
+        Window::TooLong => Settings { window: Window::Longest, ..settings },
+        _ => settings,
+    };
+    let mut mailbox = open(settings).unwrap();
     mailbox.create().blocking().unwrap();
     let mut oracle = Oracle { ledger: Ledger::new(options(settings)), now: 0 };
     let mut ids = Ids { sent: Vec::new(), first: crate::mailbox::id::new_uuid().as_u128() & !0xff };
@@ -324,10 +361,14 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
                 oracle.ledger.forget_deduplication();
                 mailbox.delete().blocking().unwrap();
             }
+            Operation::Configure(settings @ Settings { window: Window::TooLong, .. }) => {
+                let refused = open(settings);
+                prop_assert!(matches!(refused, Err(Error::InvalidParameter { .. })), "{refused:?}");
+            }
             Operation::Configure(settings) => {
                 oracle.ledger.advance(now);
                 oracle.ledger.set_options(options(settings));
-                mailbox = open(settings);
+                mailbox = open(settings).unwrap();
             }
             Operation::Redrive(max) => {
                 let expected = oracle.ledger.redrive(now, max) as u64;
@@ -419,8 +460,11 @@ mod tests {
         let operations = [send(), send(), receive, Operation::Extend(0, 2), Operation::Pass(2)];
         let place = Place { harness: &Memory, connection: Memory.connect() };
         let mut schedule = Schedule { place: &place, start: Instant::now(), ticks: 0, drift: Vec::new() };
-        let result =
-            check(&mut schedule, &operations, Settings { max_size: 1_000_000, max_deliveries: 1_000_000, window: 10 });
+        let result = check(
+            &mut schedule,
+            &operations,
+            Settings { max_size: 1_000_000, max_deliveries: 1_000_000, window: Window::Ticks(10), expires_idle: false },
+        );
         assert!(result.is_ok() || schedule.is_late(), "{result:?}");
     }
 }
