@@ -83,8 +83,8 @@ fn settings() -> impl Strategy<Value = Settings> {
 fn operation() -> impl Strategy<Value = Operation> {
     let send = (
         prop_oneof![3 => Just(0), 1 => 0u32..8],
-        prop::option::weighted(0.15, 1u32..12),
-        prop::option::weighted(0.3, 0u8..3),
+        prop::option::weighted(0.3, 1u32..12),
+        prop::option::weighted(0.4, 0u8..2),
         prop::option::weighted(0.15, 0u8..4),
         prop::option::weighted(0.2, (0u8..3, 0u8..2)),
     );
