@@ -116,7 +116,7 @@ thread_local! {
 }
 
 /// Whether this thread waits for the operation that it starts or polls, and so may as well do its work.
-#[cfg(any(feature = "sqlite", feature = "aws"))]
+#[cfg(feature = "sqlite")]
 pub(crate) fn thread_waits() -> bool {
     WAITS.get()
 }

@@ -91,7 +91,6 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
 }
 
 /// How many threads can run at once.
-#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
 pub(crate) fn processors() -> usize {
     static PROCESSORS: std::sync::LazyLock<usize> =
         std::sync::LazyLock::new(|| std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get));

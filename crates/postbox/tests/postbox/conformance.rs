@@ -263,9 +263,7 @@ impl Aws {
         Aws { place, suffix, has_prefix, differences }
     }
 
-    /// With callers on a runtime that runs by itself, which make their requests there.
     fn ministack(suffix: &'static str) -> Self {
-        crate::aws::stay_on_a_runtime();
         // Its own DynamoDB, for a second opinion.
         let ministack = crate::aws::ministack();
         let place = crate::aws::Scratch::at(&ministack, &ministack, false);

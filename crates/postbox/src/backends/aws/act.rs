@@ -10,7 +10,7 @@ use aws_sdk_sqs::types::{
 };
 
 use super::fault::{Fault, fault};
-use super::lane::Entry;
+use super::lane::{Entry, Lane};
 use super::leases::{Begin, after};
 use super::letter::whole_seconds;
 use super::queue::{Outcome, Queue};
@@ -21,7 +21,6 @@ use crate::mailbox::operation::Answer;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
-use crate::runtime::near::Work;
 use crate::runtime::oneshot::{Promise, promise};
 
 /// For so many seconds SQS leases a message, with all extensions.
@@ -36,6 +35,14 @@ pub(super) struct Acting {
 }
 
 impl Entry for Acting {}
+
+fn deletes_of(queue: &Queue) -> &Lane<Acting> {
+    &queue.deletes
+}
+
+fn changes_of(queue: &Queue) -> &Lane<Acting> {
+    &queue.changes
+}
 
 /// An act on a delivery has begun. When this is dropped the next one may, whatever has become of it.
 pub(super) struct Busy {
@@ -112,33 +119,29 @@ impl Queue {
                         return Err(Error::ReceiptHandleExpired { id: receipt.id });
                     };
                     let (acting, answer) = queue.acting(receipt, wish, until);
-                    queue.push_acts(acting, Vec::<Answer<()>>::new());
+                    queue.push_acts(acting);
                     answer.await
                 })
             }
         });
         let answers = answers.collect();
-        self.push_acts(begun, answers)
+        self.push_acts(begun);
+        answers
     }
 
     /// Removes a delivery, as the last part of an act that has begun.
     pub(super) async fn finish(self: &Arc<Self>, busy: Busy) -> Result<(), Error> {
         let (promise, done) = promise(None);
-        self.push_acts([Acting { busy, change: None, promise }], Vec::<Answer<()>>::new());
+        self.push_acts([Acting { busy, change: None, promise }]);
         done.await
     }
 
-    /// All of them deletions, or changes, or both; with their answers, if it is all of them.
-    fn push_acts<T: Send + 'static>(
-        self: &Arc<Self>,
-        acts: impl IntoIterator<Item = Acting>,
-        answers: Vec<Answer<T>>,
-    ) -> Vec<Answer<T>> {
-        let work: fn(Arc<Queue>, Vec<Acting>) -> Work =
-            |queue, entries| Box::pin(async move { queue.act_all(entries).await });
+    /// Puts deletions and changes on their lanes.
+    fn push_acts(self: &Arc<Self>, acts: impl IntoIterator<Item = Acting>) {
         let (deletes, changes): (Vec<_>, Vec<_>) = acts.into_iter().partition(|act| act.change.is_none());
-        let answers = self.put(|queue| &queue.deletes, deletes, work, answers);
-        self.put(|queue| &queue.changes, changes, work, answers)
+        for (lane, acts) in [(deletes_of as fn(&Queue) -> &Lane<Acting>, deletes), (changes_of, changes)] {
+            self.put(lane, acts, |queue, entries| Box::pin(async move { queue.act_all(entries).await }));
+        }
     }
 
     /// An act that has begun, and its answer. What needs no request is done.

@@ -1,8 +1,7 @@
 //! Those who wait for messages of one queue, and the long polls that they share.
 //!
 //! A poll belongs to nobody: what it brings goes to whoever waits when it comes, and back if nobody does. So ten thousand who wait
-//! need one connection, and one who leaves strands nothing. Only who is alone has a poll of his own; what
-//! that brings after he has left goes to others too.
+//! need one connection, and one who leaves strands nothing.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -33,8 +32,6 @@ pub(super) struct Desk {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Waiter>,
-    /// Whether somebody has a poll of his own.
-    is_lent: bool,
     polls: Vec<Poll>,
     /// How many polls there may be.
     width: usize,
@@ -63,11 +60,6 @@ impl Poll {
         let late = after(now, Duration::from_secs(wait.unsigned_abs().into()) + GRACE);
         Poll { max: max.min(FULL), visibility, wait, late }
     }
-
-    /// For somebody who is the only one.
-    pub(super) fn alone(request: Receive) -> Self {
-        Self::new(request.max, request.visibility, request.wait, Instant::now())
-    }
 }
 
 /// After how long somebody may leave with nothing.
@@ -79,18 +71,6 @@ pub(super) fn patience(wait: Duration) -> Duration {
 impl Desk {
     pub(super) fn new(gathers: bool, is_fifo: bool) -> Self {
         Desk { state: Mutex::default(), gathers, is_fifo }
-    }
-
-    /// Whether somebody may wait by himself, since nobody else does; he says when that has ended.
-    pub(super) fn lend(&self) -> bool {
-        let mut state = lock(&self.state);
-        let can_lend = !state.is_lent && state.waiting.is_empty() && state.polls.is_empty();
-        state.is_lent |= can_lend;
-        can_lend
-    }
-
-    pub(super) fn take_back(&self) {
-        lock(&self.state).is_lent = false;
     }
 
     /// Takes somebody who waits.

@@ -42,8 +42,6 @@ pub(super) struct Lane<J> {
 
 struct State<J> {
     waiting: VecDeque<Waiting<J>>,
-    /// Whether somebody sends his own entry himself.
-    is_lent: bool,
     under_way: BTreeSet<u64>,
     newest: u64,
     /// How often entries came.
@@ -63,8 +61,7 @@ pub(super) type Request<J> = (u64, Vec<J>);
 
 impl<J: Entry> Lane<J> {
     pub(super) fn new(gathers: bool) -> Self {
-        let state =
-            State { waiting: VecDeque::new(), is_lent: false, under_way: BTreeSet::new(), newest: 0, pushes: 0 };
+        let state = State { waiting: VecDeque::new(), under_way: BTreeSet::new(), newest: 0, pushes: 0 };
         // Without gathering only the order keeps anything back.
         let most_under_way = if gathers { MOST_UNDER_WAY } else { usize::MAX };
         Lane { state: Mutex::new(state), gathers, most_under_way }
@@ -82,20 +79,6 @@ impl<J: Entry> Lane<J> {
 
     fn lock(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether somebody may send his entry himself, if it is the only one far and wide; he says when that has ended. Nobody waits
-    /// for it, since he may take his time.
-    pub(super) fn lend(&self) -> bool {
-        let mut state = self.lock();
-        let is_quiet = !state.is_lent && state.waiting.is_empty() && state.under_way.is_empty();
-        let can_lend = self.most_under_way > 1 && is_quiet;
-        state.is_lent |= can_lend;
-        can_lend
-    }
-
-    pub(super) fn take_back(&self) {
-        self.lock().is_lent = false;
     }
 
     /// Takes entries. What the caller has to send now.

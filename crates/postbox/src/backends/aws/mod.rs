@@ -4,11 +4,9 @@
 //! polls. `docs/aws.md` says what is stored, what is promised, and where SQS promises less than other places.
 
 mod act;
-mod agent;
 mod dead;
 mod desk;
 mod fault;
-mod http;
 mod item;
 mod lane;
 mod leases;

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
 use aws_sdk_sqs::config::timeout::TimeoutConfig;
-use aws_sdk_sqs::config::{AsyncSleep, StalledStreamProtectionConfig};
+use aws_sdk_sqs::config::{RuntimeComponents, SharedHttpClient};
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::Provider;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::{Builder, Connector};
 
-use super::http;
 use super::queue::lock;
 use super::region::Manners;
 use super::replies::DynamoDbReplyStore;
@@ -16,7 +19,6 @@ use super::{Inner, SqsBackend};
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::resolver::address::{Uri, decoded, without_secrets};
-use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 
 /// The options of a URI that are about the place, not about the mailbox.
@@ -30,10 +32,8 @@ pub(super) const ALL_ATTEMPTS: Duration = Duration::from_secs(30);
 /// Places that are open: two opens of one share what is known of its queues, and connections.
 static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 
-/// The SDK's own way to its settings (the environment, the profile, the machine), with the HTTP client of this crate, limits of
-/// time for each request and all its attempts, which the library's own alarms keep, and therefore without the SDK's protection
-/// against stalled streams. For clients of one's own, if they need no streams: the HTTP client reads answers to their end before it
-/// hands them on, by HTTP/1.1.
+/// The SDK's own settings (of the environment, the profile and the machine), with limits of time for each request and all its
+/// attempts. HTTP goes through the proxies that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
 ///
 /// ```no_run
 /// # async fn example() {
@@ -47,21 +47,17 @@ pub fn defaults() -> ConfigLoader {
         .operation_attempt_timeout(ATTEMPT)
         .operation_timeout(ALL_ATTEMPTS)
         .build();
-    aws_config::defaults(BehaviorVersion::latest())
-        .http_client(http::client())
-        .timeout_config(patience)
-        .sleep_impl(Alarms)
-        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+    aws_config::defaults(BehaviorVersion::latest()).http_client(http_client()).timeout_config(patience)
 }
 
-/// The library's own alarms, for the SDK: the runtime's timers wake the very thread that sets them, at each request.
-#[derive(Debug)]
-struct Alarms;
-
-impl AsyncSleep for Alarms {
-    fn sleep(&self, duration: Duration) -> aws_sdk_sqs::config::Sleep {
-        aws_sdk_sqs::config::Sleep::new(Sleep::for_(SystemClock::shared(), duration))
-    }
+/// The SDK's HTTP client, with TLS by ring.
+fn http_client() -> SharedHttpClient {
+    Builder::new().build_with_connector_fn(|settings, components| {
+        let mut connector = Connector::builder().proxy_config(ProxyConfig::from_env());
+        connector.set_connector_settings(settings.cloned());
+        connector.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
+        connector.tls_provider(Provider::Rustls(CryptoMode::Ring)).build()
+    })
 }
 
 /// What the environment, the profile and the URI say, credentials by the SDK's own chain.

@@ -1,6 +1,7 @@
 //! One queue, as all handles of a mailbox in this process share it.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -10,18 +11,16 @@ use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute}
 use super::act::Acting;
 use super::desk::Desk;
 use super::fault::{Fault, fault};
-use super::lane::{Entry, FULL, Lane, Request};
+use super::lane::{Entry, Lane, Request};
 use super::leases::Leases;
 use super::name;
 use super::receive::Receiving;
 use super::region::{Facts, Region};
 use super::send::Sending;
 use crate::error::Error;
-use crate::mailbox::operation::Answer;
 use crate::resolver::address::{MailboxName, without_secrets};
 use crate::runtime::clock::{Sleep, SystemClock};
-use crate::runtime::near::{self, Work};
-use crate::runtime::oneshot::promise;
+use crate::runtime::io_thread;
 
 /// What every server takes as a batch, in bytes.
 pub(super) const SURE_BYTES: usize = 256 << 10;
@@ -58,6 +57,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What a batch came to: the entries that are done, with what came of them, and those that failed.
 pub(super) type Outcome = (Vec<(String, String)>, Vec<BatchResultErrorEntry>);
+
+/// A request that is being made.
+pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Done when this is dropped, whatever the reason.
 pub(super) struct Ends<F: FnMut()>(pub(super) F);
@@ -162,12 +164,9 @@ impl Queue {
         if let Some(facts) = lock(&self.facts).clone() {
             return Ok(facts);
         }
-        // Not in the caller's own future: others wait for it, and he may stop looking. But where he is: the connection that is made
-        // for it stays there, and serves what comes next.
+        // On the I/O thread, because other operations wait for the result too and this caller's future may be dropped.
         let queue = Arc::clone(self);
-        let (promise, found) = promise(None);
-        near::spawn(Box::pin(async move { promise.fulfil(queue.find_out().await) }));
-        found.await
+        io_thread::ask(async move { queue.find_out().await }).await
     }
 
     async fn find_out(&self) -> Result<Arc<Facts>, Error> {
@@ -305,29 +304,15 @@ impl Queue {
         Ok(facts)
     }
 
-    /// Takes entries for a lane, with all their answers, if anybody waits for these. Those that are alone are sent by whoever
-    /// waits.
-    pub(super) fn put<J: Entry + Send + 'static, T: Send + 'static>(
+    /// Takes entries for a lane, and sends what that makes ready.
+    pub(super) fn put<J: Entry + Send + 'static>(
         self: &Arc<Self>,
         lane: fn(&Queue) -> &Lane<J>,
         entries: Vec<J>,
         request: fn(Arc<Queue>, Vec<J>) -> Work,
-        mut answers: Vec<Answer<T>>,
-    ) -> Vec<Answer<T>> {
-        let is_one_request = (1..=FULL).contains(&entries.len());
-        if is_one_request && !answers.is_empty() && near::is_home() && lane(self).lend() {
-            let queue = Arc::clone(self);
-            let work = Box::pin(async move {
-                let _ends = Ends(|| lane(&queue).take_back());
-                request(Arc::clone(&queue), entries).await;
-            });
-            let first = answers.remove(0);
-            answers.insert(0, near::own(work, first));
-            return answers;
-        }
+    ) {
         let ready = lane(self).push(entries, self.most_bytes.load(Ordering::Relaxed));
         self.work(lane, ready, request);
-        answers
     }
 
     /// Sends what a lane has ready, and then what it has ready by then.
@@ -339,13 +324,15 @@ impl Queue {
     ) {
         for (number, entries) in requests {
             let queue = Arc::clone(self);
-            near::spawn(Box::pin(async move {
+            let sent = async move {
                 let _ends = Ends(|| {
                     let next = lane(&queue).done(number, queue.most_bytes.load(Ordering::Relaxed));
                     queue.work(lane, next, request);
                 });
                 request(Arc::clone(&queue), entries).await;
-            }));
+            };
+            // Without the thread the entries are dropped, and their operations fail.
+            let _ = io_thread::spawn(sent);
         }
     }
 

@@ -7,13 +7,13 @@ use super::desk::{Poll, patience};
 use super::lane::Entry;
 use super::leases::after;
 use super::letter::whole_seconds;
-use super::queue::{Ends, Queue};
+use super::queue::Queue;
 use crate::backend::{Delivery, Receipt, Receive, Visibility};
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
-use crate::runtime::near::{self, Heard, Work};
+use crate::runtime::io_thread;
 use crate::runtime::oneshot::{Promise, promise};
 
 /// A poll that brings nothing takes longer, since it waits for a second at least.
@@ -45,10 +45,12 @@ impl Queue {
         let back = Arc::clone(self);
         let (promise, found) = promise(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
         let entry = Receiving { max: request.max, visibility: request.visibility, promise };
-        let request: fn(Arc<Queue>, Vec<Receiving>) -> Work =
-            |queue, entries| Box::pin(async move { queue.receive_all(entries).await });
-        let mut answers = self.put(|queue| &queue.receives, vec![entry], request, vec![Answer::from_future(found)]);
-        answers.pop().expect("there is one")
+        self.put(
+            |queue| &queue.receives,
+            vec![entry],
+            |queue, entries| Box::pin(async move { queue.receive_all(entries).await }),
+        );
+        Answer::from_future(found)
     }
 
     async fn receive_all(self: &Arc<Self>, mut entries: Vec<Receiving>) {
@@ -67,21 +69,20 @@ impl Queue {
         }
     }
 
-    /// Asks for messages, and keeps their leases. Who waits for them, waits for so many seconds, and says when the answer came.
+    /// Asks for messages, waits for them for a number of seconds if there is one, and keeps their leases.
     async fn lease(
         self: &Arc<Self>,
         max: usize,
         visibility: Duration,
-        waits: Option<(i32, &Heard)>,
+        wait: Option<i32>,
     ) -> Result<Vec<Delivery>, Error> {
         let facts = self.facts().await?;
         let asked = Instant::now();
         let seconds = whole_seconds(visibility);
-        let wait = waits.map_or(0, |waits| waits.0);
-        let found = self.region.receive(&facts.url, max, seconds, wait, self.is_fifo, &[]).await;
+        let found = self.region.receive(&facts.url, max, seconds, wait.unwrap_or(0), self.is_fifo, &[]).await;
         let found = found.map_err(|fault| self.failed(fault))?;
-        // Who does not wait is handed the lease somewhere between question and answer; who waits, near the answer.
-        let start = waits.map_or(asked, |(_, heard)| heard.since());
+        // A lease begins between the request and its answer: shortly before the answer, if the request waited.
+        let start = if wait.is_some() { Instant::now() } else { asked };
         let until = after(start, Duration::from_secs(seconds.unsigned_abs().into()));
         found.iter().for_each(|received| self.leases.add(received, start, until));
         Ok(found.into_iter().map(|received| received.delivery).collect())
@@ -102,18 +103,8 @@ impl Queue {
         let back = Arc::clone(self);
         let (promise, found) = promise(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
         let late = patience(request.wait);
-        let found = Answer::from_future(found);
-        let found = if near::is_home() && self.desk.lend() {
-            let queue = Arc::clone(self);
-            near::own_listening(
-                move |heard| Box::pin(async move { queue.wait_alone(request, promise, &heard).await }),
-                found,
-            )
-        } else {
-            self.desk.join(request, promise);
-            self.poll();
-            found
-        };
+        self.desk.join(request, promise);
+        self.poll();
         Answer::from_future(async move {
             let clock = SystemClock::shared();
             let end = clock.now().after(late);
@@ -124,41 +115,17 @@ impl Queue {
         })
     }
 
-    /// A poll for somebody who is the only one. If it brings nothing in his time, he joins the others.
-    async fn wait_alone(self: Arc<Self>, request: Receive, promise: Promise<Vec<Delivery>>, heard: &Heard) {
-        let ends = Ends(|| self.desk.take_back());
-        let (asked, until) = (Instant::now(), after(Instant::now(), request.wait));
-        let poll = Poll::alone(request);
-        let found = self.lease(poll.max, poll.visibility, Some((poll.wait, heard))).await;
-        drop(ends);
-        pause_if_early(&found, asked).await;
-        let left = until.saturating_duration_since(Instant::now());
-        match found {
-            // Others may have come since.
-            Ok(found) if promise.is_void() => {
-                self.give_back(self.desk.deliver(poll, Ok(found)));
-                self.poll();
-            }
-            Ok(found) if found.is_empty() && !left.is_zero() => {
-                self.desk.join(Receive { wait: left, ..request }, promise);
-                self.poll();
-            }
-            found => promise.fulfil(found),
-        }
-    }
-
     /// Starts as many long polls as those who wait need.
     fn poll(self: &Arc<Self>) {
         while let Some(poll) = self.desk.plan() {
             let queue = Arc::clone(self);
-            near::spawn_listening(move |heard| {
-                Box::pin(async move {
-                    let polling = Polling { queue, poll: Some(poll) };
-                    let asked = Instant::now();
-                    let found = polling.queue.lease(poll.max, poll.visibility, Some((poll.wait, &heard))).await;
-                    pause_if_early(&found, asked).await;
-                    polling.deliver(found);
-                })
+            let polling = Polling { queue: Arc::clone(&queue), poll: Some(poll) };
+            // Without the thread `polling` is dropped, which tells the receivers.
+            let _ = io_thread::spawn(async move {
+                let asked = Instant::now();
+                let found = queue.lease(poll.max, poll.visibility, Some(poll.wait)).await;
+                pause_if_early(&found, asked).await;
+                polling.deliver(found);
             });
         }
     }
@@ -182,7 +149,7 @@ impl Polling {
 
 impl Drop for Polling {
     fn drop(&mut self) {
-        // A panic, as a connection has on a runtime without IO: whoever counts on it is told.
+        // The request panicked, or could not be made.
         if let Some(poll) = self.poll.take() {
             self.queue.desk.deliver(poll, Err(Error::connection("a long poll ended before its answer")));
         }

@@ -9,7 +9,6 @@ use aws_sdk_sqs::types::{
     QueueAttributeName as Attribute,
 };
 
-use super::agent::introduced;
 use super::fault::{Fault, fault};
 use super::letter::{Letter, Received};
 use super::place::{ALL_ATTEMPTS, ATTEMPT};
@@ -76,7 +75,6 @@ const PATIENCE: Duration = Duration::from_secs(35);
 
 impl Region {
     pub(super) fn new(client: Client, at: Option<String>, manners: Manners) -> Self {
-        let client = introduced(&client);
         let region = client.config().region().map_or_else(String::new, ToString::to_string);
         let own = client.config().timeout_config().cloned().unwrap_or_else(|| TimeoutConfig::builder().build());
         let with =

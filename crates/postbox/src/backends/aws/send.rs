@@ -16,7 +16,6 @@ use crate::backend::Outgoing;
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
-use crate::runtime::near::Work;
 use crate::runtime::oneshot::{Promise, promise};
 
 /// How old what is known of a queue may be when it is held against somebody.
@@ -59,9 +58,12 @@ impl Queue {
             Some(Sending { group: self.group(&message), message, promise })
         });
         let entries: Vec<_> = entries.collect();
-        let request: fn(Arc<Queue>, Vec<Sending>) -> Work =
-            |queue, entries| Box::pin(async move { queue.send_all(entries).await });
-        self.put(|queue| &queue.sends, entries, request, answers)
+        self.put(
+            |queue| &queue.sends,
+            entries,
+            |queue, entries| Box::pin(async move { queue.send_all(entries).await }),
+        );
+        answers
     }
 
     async fn send_all(self: &Arc<Self>, entries: Vec<Sending>) {

@@ -1,18 +1,18 @@
 //! SQS and DynamoDB, on servers that speak their protocol, and with faults in between.
 
+mod callers;
 mod dead_letters;
 mod faults;
 mod fifo;
 mod gathering;
 mod load;
-mod near;
 mod places;
 mod receipts;
 mod replies;
 mod waiting;
 
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -56,13 +56,6 @@ pub(crate) fn config(endpoint: &str) -> SdkConfig {
         .credentials_provider(SharedCredentialsProvider::new(credentials))
         .endpoint_url(endpoint);
     runtime.block_on(loader.load())
-}
-
-/// From here on this thread is one that works for a runtime whose own threads run by themselves.
-pub(crate) fn stay_on_a_runtime() {
-    static RUNTIME: LazyLock<tokio::runtime::Runtime> =
-        LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
-    std::mem::forget(RUNTIME.enter());
 }
 
 pub(crate) fn backend(endpoint: &str) -> SqsBuilder {

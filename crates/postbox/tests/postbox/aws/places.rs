@@ -503,28 +503,24 @@ fn a_server_is_reached_by_tls_if_its_certificate_is_good() {
     assert!(bad.contains("certificate"), "{bad}");
 }
 
+/// AWS is reached through the proxy that the environment names, and a server on this machine without it.
 #[test]
-fn requests_say_in_one_header_who_sends_them() {
-    let place = Place::new(ministack(), "");
-    let jobs = place.jobs();
-    let headers = Arc::new(Mutex::new(Vec::new()));
-    place.proxy.on({
-        let headers = Arc::clone(&headers);
-        move |request| {
-            headers.lock().unwrap().push(request.headers.clone());
-            Fate::Pass
-        }
+fn requests_go_through_the_proxy_of_the_environment() {
+    use std::io::{BufRead as _, BufReader};
+
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", proxy.local_addr().unwrap());
+    let asked = std::thread::spawn(move || {
+        let mut lines = BufReader::new(proxy.accept().unwrap().0).lines();
+        lines.next().unwrap().unwrap()
     });
-    jobs.send(&1).blocking().unwrap();
-    jobs.receive().wait_time(Duration::from_secs(1)).blocking().unwrap().remove(0).acknowledge().blocking().unwrap();
-    let headers = headers.lock().unwrap();
-    assert_eq!(headers.len(), 3);
-    for headers in headers.iter() {
-        let about_sender = ["user-agent", "x-amz-user-agent", "amz-sdk-invocation-id", "amz-sdk-request"];
-        let said = headers.iter().filter(|(name, _)| about_sender.contains(&name.as_str()));
-        let said: Vec<&str> = said.map(|(_, value)| value.as_str()).collect();
-        assert!(matches!(said[..], [agent] if agent.starts_with("postbox/")), "{said:?}");
-    }
+    let proxies = [("HTTPS_PROXY", address.as_str()), ("HTTP_PROXY", &address), ("NO_PROXY", "127.0.0.1")];
+    let variables: Vec<_> = CREDENTIALS.into_iter().chain(proxies).collect();
+    let here = format!("sqs://eu-west-1/proxied-{}?create=true&endpoint={}", MessageId::new(), moto());
+    assert_eq!(outcome(&here, &variables), "works");
+    let outcome = outcome("sqs://eu-west-1/jobs", &variables);
+    assert!(outcome.starts_with("transient true: "), "{outcome}");
+    assert_eq!(asked.join().unwrap(), "CONNECT sqs.eu-west-1.amazonaws.com:443 HTTP/1.1");
 }
 
 /// AWS sees by it that functions call themselves.

@@ -1,4 +1,4 @@
-//! Operations of somebody on a runtime that runs by itself: who is alone makes his requests himself.
+//! Operations whose callers drop them, do not poll them, or end their runtime; and users' own clients.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, mpsc};
@@ -14,9 +14,9 @@ use postbox::{Error, Mailbox};
 use postbox_test_servers::Fate;
 use tokio::runtime::Builder;
 
-use super::{Begun, HOURS, LONG, Place, begin, end, ministack, moto, stay_on_a_runtime, take_all, until};
+use super::{Begun, HOURS, LONG, Place, begin, end, moto, take_all, until};
 
-/// Whether it has ended, if it is looked at.
+/// Polls it once.
 fn look<T>(begun: &mut Begun<T>) -> Option<T> {
     match begun.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
@@ -24,7 +24,7 @@ fn look<T>(begun: &mut Begun<T>) -> Option<T> {
     }
 }
 
-/// Looks at it until its request is there.
+/// Polls it until its request is there.
 fn ask<T>(place: &Place, begun: &mut Begun<T>, operation: &str) {
     until("its request", || {
         assert!(look(begun).is_none());
@@ -39,87 +39,7 @@ fn bodies(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
 }
 
 #[test]
-fn a_lone_operation_is_one_request() {
-    stay_on_a_runtime();
-    for suffix in ["", ".fifo"] {
-        let place = Place::new(ministack(), suffix);
-        let jobs = place.jobs();
-        for _ in 0..3 {
-            place.proxy.reset_counts();
-            jobs.send(&1).blocking().unwrap();
-            let message = jobs.receive().blocking().unwrap().remove(0);
-            message.nack().blocking().unwrap();
-            let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
-            message.acknowledge().blocking().unwrap();
-            let requests =
-                ["SendMessage", "ReceiveMessage", "ChangeMessageVisibility", "ReceiveMessage", "DeleteMessage"];
-            assert_eq!(place.proxy.requests(), requests);
-        }
-        assert!(place.proxy.open() <= 4, "{}", place.proxy.open());
-    }
-}
-
-/// Somebody who makes his request himself need not look after it.
-#[test]
-fn nobody_waits_for_one_who_does_not_look() {
-    stay_on_a_runtime();
-    let place = Place::moto();
-    let jobs = place.jobs();
-    place.first(2, "SendMessage", || Fate::StallReply);
-    let mut idle = begin(jobs.send(&0));
-    ask(&place, &mut idle, "SendMessage");
-    place.proxy.wait_until_held(1);
-    let mut others = vec![begin(jobs.send(&1))];
-    place.proxy.wait_until_held(2);
-    others.extend((2..=64).map(|number| begin(jobs.send(&number))));
-    place.proxy.wait_for("SendMessage", 1 + 1 + 6);
-    place.proxy.calm();
-    end(others).into_iter().for_each(|sent| drop(sent.unwrap()));
-    assert_eq!(place.proxy.count("SendMessage"), 1 + 1 + 6 + 1, "the others share requests");
-
-    let messages = take_all(&jobs);
-    assert_eq!(messages.len(), 65);
-    place.first(1, "DeleteMessage", || Fate::StallReply);
-    let mut also_idle = begin(messages[0].acknowledge());
-    ask(&place, &mut also_idle, "DeleteMessage");
-    let others: Vec<_> = messages[1..].iter().map(|message| begin(message.acknowledge())).collect();
-    end(others).into_iter().for_each(|done| done.unwrap());
-
-    place.proxy.reset_counts();
-    place.first(1, "ReceiveMessage", || Fate::StallReply);
-    let mut waits = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
-    ask(&place, &mut waits, "ReceiveMessage");
-    let other = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
-    place.others().send_batch(&[100, 101]).blocking().unwrap();
-    assert!((100..=101).contains(&end([other]).remove(0).unwrap()[0].body));
-
-    place.proxy.calm();
-    end([idle]).remove(0).unwrap();
-    end([also_idle]).remove(0).unwrap();
-    assert!((100..=101).contains(&end([waits]).remove(0).unwrap()[0].body));
-}
-
-/// Nor for what he began to find out.
-#[test]
-fn nobody_waits_for_one_who_does_not_look_for_a_queue() {
-    stay_on_a_runtime();
-    let place = Place::moto();
-    place.jobs();
-    let jobs = place.absent();
-    place.first(1, "GetQueueUrl", || Fate::StallReply);
-    let idle = begin(jobs.send(&0));
-    place.proxy.wait_until_held(1);
-    let other = begin(jobs.send(&1));
-    place.proxy.calm();
-    end([other]).remove(0).unwrap();
-    end([idle]).remove(0).unwrap();
-    assert_eq!(bodies(&jobs), [0, 1]);
-}
-
-/// Except for another act on the same delivery, and not for longer than its lease.
-#[test]
 fn an_act_waits_for_another_no_longer_than_the_lease() {
-    stay_on_a_runtime();
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -134,21 +54,6 @@ fn an_act_waits_for_another_no_longer_than_the_lease() {
     let result = end([idle]).remove(0);
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
-}
-
-/// A connection cannot be made on a runtime without IO: that is one failure, and leaves nothing behind.
-#[test]
-fn what_cannot_be_done_on_a_runtime_can_be_done_after_it() {
-    let place = Place::moto();
-    let jobs = place.jobs();
-    jobs.send_batch(&[1, 2]).blocking().unwrap();
-    let message = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
-    let bare = Builder::new_multi_thread().worker_threads(1).build().unwrap();
-    let error = bare.block_on(async { message.acknowledge().await }).unwrap_err();
-    assert!(error.is_transient(), "{error:?}");
-    bare.block_on(async { message.acknowledge().await }).unwrap();
-    assert_eq!(bare.block_on(async { jobs.receive().wait_time(LONG).await }).unwrap().len(), 1);
-    assert_eq!(place.others().approximate_count().blocking().unwrap(), 1);
 }
 
 /// Notes which threads make requests.
@@ -191,7 +96,7 @@ async fn cycle(jobs: Mailbox<u64, u64>) {
 }
 
 #[test]
-fn requests_are_made_where_the_caller_is() {
+fn interceptors_of_the_users_client_see_every_request() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(moto(), suffix);
         let threads = Threads::default();
@@ -201,16 +106,11 @@ fn requests_are_made_where_the_caller_is() {
         jobs.create().blocking().unwrap();
         assert_eq!(threads.take(), ["postbox-network"]);
 
-        let mut several = Builder::new_multi_thread();
-        let several = several.worker_threads(2).thread_name("several").enable_all().build().unwrap();
+        let several = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         several.block_on(several.spawn(cycle(jobs.clone()))).unwrap();
-        assert_eq!(threads.take(), ["several"]);
-
-        let single = Builder::new_current_thread().enable_all().build().unwrap();
-        single.block_on(cycle(jobs.clone()));
-        assert_eq!(threads.take(), ["postbox-network"], "it runs only while somebody waits");
-
-        // The thread that waits is one that would have to make the request.
+        // A runtime without I/O is enough.
+        Builder::new_current_thread().build().unwrap().block_on(cycle(jobs.clone()));
+        // A blocking call within an async task.
         let waits = several.spawn({
             let jobs = jobs.clone();
             async move {
@@ -225,8 +125,7 @@ fn requests_are_made_where_the_caller_is() {
 }
 
 #[test]
-fn who_leaves_has_it_done_all_the_same() {
-    stay_on_a_runtime();
+fn what_a_dropped_caller_began_is_done_all_the_same() {
     let place = Place::moto();
     let jobs = place.jobs();
     for fate in [|| Fate::Stall, || Fate::StallReply] {
@@ -247,10 +146,9 @@ fn who_leaves_has_it_done_all_the_same() {
     }
 }
 
-/// What comes for somebody who has left goes to whoever waits by then, and back if nobody does.
+/// The messages of a dropped receive go to another receiver, or back if there is none.
 #[test]
-fn a_wait_that_is_left_strands_nothing() {
-    stay_on_a_runtime();
+fn a_receive_that_is_dropped_strands_nothing() {
     for has_other in [true, false] {
         let place = Place::moto();
         let jobs = place.jobs();
@@ -269,10 +167,9 @@ fn a_wait_that_is_left_strands_nothing() {
     }
 }
 
-/// A lease is counted from when the answer came, not from when somebody looked at it.
+/// A lease is counted from when the answer came, not from when the caller polled.
 #[test]
 fn a_lease_begins_when_the_answer_comes() {
-    stay_on_a_runtime();
     let lease = Duration::from_secs(2);
     let place = Place::moto();
     let jobs = place.jobs();
@@ -303,7 +200,6 @@ impl Wake for Told {
     }
 }
 
-/// Requests and connections of a runtime that ends go on elsewhere.
 #[test]
 fn a_runtime_that_ends_takes_nothing_with_it() {
     let place = Place::moto();
