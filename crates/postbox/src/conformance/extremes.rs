@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Place, bodies, receive_all};
 use crate::backend::Limits;
+use crate::backend::wire::{MAX_HEADER_BYTES, MAX_HEADERS};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 
@@ -166,4 +167,32 @@ pub(super) fn texts_of_any_kind_are_kept_or_refused(place: &Place<'_>) {
             assert!(message.attributes.get("text").is_none_or(|kept| kept == text), "{text:?}: {message:?}");
         }
     }
+}
+
+pub(super) fn headers_are_bounded_in_number_and_size(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    // The content type is a header, too.
+    let with = |many: usize| (1..many).fold(mailbox.send(&1), |send, at| send.attribute(format!("a{at}"), "x"));
+    mailbox.send(&1).delay(Duration::ZERO).blocking().unwrap();
+    with(MAX_HEADERS).blocking().unwrap();
+    let value = "x".repeat(256 * 1024);
+    let large = (0..4).fold(mailbox.send(&1), |send, at| send.attribute(format!("a{at}"), &value));
+    let (many, size) = (with(MAX_HEADERS + 1).blocking(), large.blocking());
+    let content_type = mailbox.send(&1).content_type("x".repeat(MAX_HEADER_BYTES).as_str().into()).blocking();
+    let too_many = format!("{} headers", MAX_HEADERS + 1);
+    for (refused, value) in [(many, too_many.as_str()), (size, "1048"), (content_type, "1048")] {
+        match refused {
+            Err(Error::InvalidParameter { parameter: "headers", value: named, limit }) => {
+                assert!(
+                    named.contains(value) && limit.contains("256") && limit.contains("1048576"),
+                    "{named}, {limit}"
+                );
+            }
+            other => panic!("{value}: {other:?}"),
+        }
+    }
+    let received = receive_all(&mailbox, place);
+    let mut many: Vec<usize> = received.iter().map(|message| message.attributes.len()).collect();
+    many.sort_unstable();
+    assert_eq!(many, [0, MAX_HEADERS - 1]);
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use crate::backend::{Batch, Headers, Outgoing, Special};
+use crate::backend::wire::{DecodeError, MAX_HEADER_BYTES, MAX_HEADERS};
+use crate::backend::{Batch, Headers, Outgoing, Special, wire};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
 use crate::mailbox::handle::{Core, check_duration};
@@ -51,6 +52,7 @@ impl Draft {
         match body {
             Ok(body)
                 if extras.is_none()
+                    && !matches!(content_type, ContentType::Other(_))
                     && core.limits.max_message_size.is_none_or(|most| body.len() <= most)
                     && !TraceContext::is_set() =>
             {
@@ -73,6 +75,7 @@ impl Draft {
                 attributes.extend(TraceContext::current_state().map(|state| (TRACESTATE.into(), state)));
             }
         }
+        check_headers(&self.content_type, self.extras.as_ref().map(|extras| &extras.headers))?;
         let body = self.body.map_err(Error::encoding)?;
         let mut size = body.len();
         let mut message = Outgoing::new(body, self.content_type);
@@ -119,6 +122,16 @@ fn check_special(core: &Core, special: &Special) -> Result<(), Error> {
     Ok(())
 }
 
+/// Every backend has the same bound, since a reader refuses what is beyond it.
+fn check_headers(content_type: &ContentType, headers: Option<&Headers>) -> Result<(), Error> {
+    let limit = || format!("up to {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes in all, those of Postbox included");
+    wire::check_headers(content_type, headers, 0).map_err(|error| match error {
+        DecodeError::TooManyHeaders(many) => Error::invalid("headers", format!("{many} headers"), limit()),
+        DecodeError::HeadersTooLarge(size) => Error::invalid("headers", format!("{size} bytes"), limit()),
+        DecodeError::UnknownVersion(_) => unreachable!("it is written in this version"),
+    })
+}
+
 fn check_attribute(name: &str, value: &str) -> Result<(), Error> {
     const RULE: &str =
         "names have 1 to 256 characters of A-Z a-z 0-9 . _ - and do not start with postbox.; values have up to 256 KiB";
@@ -146,7 +159,9 @@ macro_rules! options {
             self
         }
 
-        /// Writes an attribute on the message. Names that start with `postbox.` are reserved.
+        /// Writes an attribute on the message. Names that start with `postbox.` are reserved. A message has at most
+        /// [`MAX_HEADERS`](crate::wire::MAX_HEADERS) headers, of at most
+        /// [`MAX_HEADER_BYTES`](crate::wire::MAX_HEADER_BYTES) in all, those of Postbox included.
         pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self.draft.extras().headers.attributes.insert(name.into(), value.into());
             self

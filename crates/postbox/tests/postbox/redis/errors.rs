@@ -313,3 +313,15 @@ fn no_secret_of_a_server_is_shown() {
     assert!(!shown.contains(SECRET), "{shown}");
     assert!(!log.contains(SECRET), "{log}");
 }
+
+#[test]
+fn a_stored_message_with_a_million_headers_is_not_decoded() {
+    let redis = Redis::start();
+    let jobs = jobs(&apart(&redis.url()));
+    jobs.send(&1).blocking().unwrap();
+    const STORE: &str = "redis.call('HSET', KEYS[1], redis.call('HKEYS', KEYS[1])[1], \
+                         'PB\\1\\192\\132\\61' .. string.rep('\\0', 2000000))";
+    redis.command(&["EVAL", STORE, "1", "{queue:jobs}:data"]);
+    let error = jobs.receive().blocking().unwrap_err();
+    assert!(matches!(&error, Error::Serialization { reason, .. } if reason.contains("1000000 headers")), "{error}");
+}
