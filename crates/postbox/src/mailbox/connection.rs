@@ -11,9 +11,10 @@ use crate::error::Error;
 use crate::mailbox::dispatcher::Dispatcher;
 use crate::mailbox::handle::{Core, HandleOptions};
 use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
+use crate::mailbox::ranges::{DEDUPLICATION_WINDOW, IDLE_EXPIRY, MAX_DELIVERIES, MAX_SIZE};
 use crate::mailbox::{Mailbox, UntypedMailbox};
 use crate::reply::store::ReplyStore;
-use crate::resolver::address::{MailboxName, Uri, decoded, seconds};
+use crate::resolver::address::{MailboxName, Uri, decoded};
 use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 
 /// Opens a mailbox. The URI decides where it is.
@@ -109,6 +110,7 @@ fn place(text: &str, uri: &Uri, has_name: bool) -> Answer<Result<(Arc<dyn Backen
 #[cfg(feature = "sqlite")]
 fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Option<String>), Error> {
     use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+    use crate::mailbox::ranges::BUSY_TIMEOUT;
 
     let place = decoded(&uri.place);
     let (path, name) = match place.rsplit_once('/').filter(|_| has_name) {
@@ -126,7 +128,7 @@ fn file(text: &str, uri: &Uri, has_name: bool) -> Result<(Arc<dyn Backend>, Opti
             ("synchronous", other) => {
                 return Err(Error::invalid("synchronous", format!("{other:?}"), "full or normal"));
             }
-            ("busy_timeout", value) => config.busy_timeout(seconds("busy_timeout", value)?),
+            ("busy_timeout", value) => config.busy_timeout(BUSY_TIMEOUT.parse(value)?),
             _ => config,
         };
     }
@@ -138,22 +140,16 @@ fn apply(text: &str, uri: &Uri, options: &mut HandleOptions) -> Result<(), Error
     const KNOWN: &str =
         "max_size, max_deliveries, deduplication_window, idle_expiry (seconds), portable_limits, prefix";
     for (name, value) in &uri.options {
-        let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
+        let settings = &mut options.settings;
         match name.as_str() {
-            "max_size" => {
-                options.settings.max_size =
-                    Some(value.parse().map_err(|_| bad("max_size", "a whole number, 1 or more"))?);
-            }
-            "max_deliveries" => {
-                let most = value.parse().map_err(|_| bad("max_deliveries", "a whole number, 1 or more"))?;
-                options.settings.max_deliveries = Some(most);
-            }
-            "deduplication_window" => {
-                options.settings.deduplication_window = Some(seconds("deduplication_window", value)?)
-            }
-            "idle_expiry" => options.settings.idle_expiry = Some(seconds("idle_expiry", value)?),
+            "max_size" => settings.max_size = Some(MAX_SIZE.parse(value)?),
+            "max_deliveries" => settings.max_deliveries = Some(MAX_DELIVERIES.parse(value)?),
+            "deduplication_window" => settings.deduplication_window = Some(DEDUPLICATION_WINDOW.parse(value)?),
+            "idle_expiry" => settings.idle_expiry = Some(IDLE_EXPIRY.parse(value)?),
             "portable_limits" => {
-                options.portable_limits = value.parse().map_err(|_| bad("portable_limits", "true or false"))?;
+                options.portable_limits = value
+                    .parse()
+                    .map_err(|_| Error::invalid("portable_limits", format!("{value:?}"), "true or false"))?;
             }
             "prefix" => options.prefix = Some(value.clone()),
             // Read with the place.

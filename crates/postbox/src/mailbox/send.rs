@@ -10,9 +10,10 @@ use crate::backend::wire::{DecodeError, MAX_HEADER_BYTES, MAX_HEADERS};
 use crate::backend::{Batch, Headers, Outgoing, Special, wire};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
-use crate::mailbox::handle::{Core, check_duration};
+use crate::mailbox::handle::Core;
 use crate::mailbox::id::{MessageId, ReplyId};
 use crate::mailbox::operation::{Answer, Verb, awaitable};
+use crate::mailbox::ranges::{REPLY_TIMEOUT, check_duration};
 use crate::mailbox::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::reply::Reply;
 
@@ -410,7 +411,7 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
         let Some(store) = self.core.replies.clone() else {
             return Answer::ready(Err(self.core.unsupported("keep replies: open with ?replies=… or .replies(store)")));
         };
-        if let Err(error) = check_duration("reply_timeout", self.reply_timeout, crate::backend::Limits::LONGEST) {
+        if let Err(error) = REPLY_TIMEOUT.check(self.reply_timeout) {
             return Answer::ready(Err(error));
         }
         let core = self.core;

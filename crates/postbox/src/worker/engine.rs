@@ -24,8 +24,8 @@ use super::{Control, Handling, LoopEvent, LoopOptions, LoopReport, Worker};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Codec, Decode, Encode};
-use crate::mailbox::handle::check_duration;
 use crate::mailbox::message::Message;
+use crate::mailbox::ranges::check_duration;
 use crate::runtime::cancellation::{Cancellation, unless};
 use crate::runtime::clock::Sleep;
 
