@@ -1,9 +1,11 @@
 //! Acts on a lease: finishing, giving back, answering, keeping alive.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 
 use crate::backend::{Batch, Receipt, Visibility, only};
 use crate::error::Error;
@@ -193,8 +195,12 @@ impl KeepAlive {
         let visibility = visibility.min(core.limits.max_visibility);
         let (stop, lost) = (Cancellation::new(), Cancellation::new());
         let (stopped, told) = (stop.clone(), lost.clone());
+        if background::start().is_err() {
+            lost.cancel();
+        }
         background::spawn(async move {
-            if unless(stopped.cancelled(), beat(core, receipt, visibility, cap)).await.is_some() {
+            let beating = AssertUnwindSafe(beat(core, receipt, visibility, cap)).catch_unwind();
+            if unless(stopped.cancelled(), beating).await.is_some() {
                 told.cancel();
             }
         });

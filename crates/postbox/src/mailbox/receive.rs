@@ -306,7 +306,8 @@ where
                     if !matches!(error, Error::Serialization { .. }) {
                         self.failures += 1;
                         let pause = pause_after(self.failures);
-                        self.resting = Some(Sleep::for_(Arc::clone(&self.core.clock), pause));
+                        let clock = &self.core.clock;
+                        self.resting = clock.start().is_ok().then(|| Sleep::for_(Arc::clone(clock), pause));
                     }
                     return Poll::Ready(Some(Err(error)));
                 }

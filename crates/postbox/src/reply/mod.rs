@@ -59,6 +59,15 @@ struct Kept {
     taking: AtomicUsize,
 }
 
+/// Raises a flag when it is dropped.
+struct CancelOnDrop(Cancellation);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// One who consumes, however that ends.
 struct Taking(Arc<Kept>);
 
@@ -219,19 +228,24 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
             }
             // In the background: once the store has given it away, it is kept, also if nobody waits for it any more.
             Err(future) => {
+                if let Err(error) = background::start() {
+                    return Answer::ready(Err(error));
+                }
                 let slot = Arc::new(Mutex::new(None));
                 let (done, outcome) = (Cancellation::new(), Arc::clone(&slot));
-                let finished = done.clone();
+                let finished = CancelOnDrop(done.clone());
                 background::spawn(async move {
+                    // However it ends, a panic included.
+                    let _finished = finished;
                     let consumed = future.await;
                     let others = taking.settle(&consumed);
                     *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((consumed, others));
-                    finished.cancel();
                 });
                 Answer::from_future(async move {
                     done.cancelled().await;
                     let outcome = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    let (consumed, others) = outcome.expect("it is there when it is done");
+                    let (consumed, others) =
+                        outcome.ok_or_else(|| Error::connection("the store of replies panicked"))?;
                     self.taken(consumed, others)
                 })
             }
