@@ -605,3 +605,17 @@ fn pause(failures: u32) -> Duration {
     let longest = Duration::from_millis(10 << failures.min(6)).min(Duration::from_millis(500));
     longest.mul_f64(rand::rng().random_range(0.5..1.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_a_place_is_a_cluster_is_known_without_a_connection() {
+        let cluster = Target::Cluster(Box::new(|| ClusterClientBuilder::new(["redis://127.0.0.1:1"])));
+        let server = Target::Server(Client::open("redis://127.0.0.1:1").unwrap());
+        for (target, flag) in [(cluster, "1"), (server, "0")] {
+            assert_eq!(Link::new("redis".into(), target, Manners::default()).cluster_flag(), flag);
+        }
+    }
+}
