@@ -4,10 +4,13 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::{Place, bodies, receive_all};
-use crate::backend::Limits;
 use crate::backend::wire::{MAX_HEADER_BYTES, MAX_HEADERS};
+use crate::backend::{Batch, Counts, Limits, Outgoing, Receipt, Receive, Special, Visibility};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
+use crate::mailbox::codec::ContentType;
+use crate::mailbox::id::ReplyId;
+use crate::reply::store::ReplyState;
 
 /// 0, a limit, more than the limit, and `MAX`. Where time costs nothing, also what lies beside them.
 fn durations(place: &Place<'_>, limit: Duration) -> Vec<Duration> {
@@ -195,4 +198,34 @@ pub(super) fn headers_are_bounded_in_number_and_size(place: &Place<'_>) {
     let mut many: Vec<usize> = received.iter().map(|message| message.attributes.len()).collect();
     many.sort_unstable();
     assert_eq!(many, [0, MAX_HEADERS - 1]);
+}
+
+/// Nothing checks what comes to a backend in another way than by its mailboxes.
+pub(super) fn a_backend_without_limits_takes_any_duration(place: &Place<'_>) {
+    if place.limits().max_delay < Limits::LONGEST {
+        return;
+    }
+    for long in [Duration::from_millis(i64::MAX as u64), Duration::from_millis(u64::MAX), Duration::MAX] {
+        let mailbox: Mailbox<u32, u32> = place.mailbox();
+        let bytes = &mailbox.core.bytes;
+        let message = || Outgoing::new("1".into(), ContentType::Json);
+        bytes.send_one(Outgoing { delay: long, ..message() }).blocking().unwrap();
+        let special = Special { expires_in: Some(long), ..Special::default() };
+        bytes.send_one(Outgoing { special: Some(Box::new(special)), ..message() }).blocking().unwrap();
+        let request = Receive { max: 1, visibility: long, wait: Duration::ZERO };
+        let delivery = bytes.receive(request).blocking().unwrap().remove(0);
+        let receipt = || Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() };
+        for visibility in [Visibility::Extend(long), Visibility::Return(long)] {
+            let changed = bytes.set_visibility(Batch::from_buf([(receipt(), visibility)])).blocking();
+            assert!(changed[0].is_ok(), "{visibility:?}: {changed:?}");
+        }
+        assert_eq!(bytes.counts().blocking().unwrap(), Counts::new(0, 2, 0, 0), "{long:?}");
+        // Time goes on.
+        bytes.send_one(message()).blocking().unwrap();
+        assert_eq!(bytes.receive(Receive { visibility: Duration::ZERO, ..request }).blocking().unwrap().len(), 1);
+        let replies = place.connection.reply_store().expect("the place keeps replies");
+        let id = ReplyId::new();
+        assert!(replies.create(id.clone(), long).blocking().unwrap());
+        assert!(replies.get(id).blocking().unwrap().is_some_and(|entry| entry.state == ReplyState::Pending));
+    }
 }

@@ -316,7 +316,7 @@ impl Received {
 
 /// SQS counts whole seconds. Less than asked for is never given.
 pub(super) fn whole_seconds(duration: Duration) -> i32 {
-    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
@@ -427,6 +427,16 @@ mod tests {
         let by_policy = Received::new(message, Moment::from_nanos(0));
         assert!(by_policy.is_of(Some("another")) && !by_policy.is_of(Some(arn)));
         assert_eq!(&*by_policy.into_dead_letter(Some(3)).reason, "delivered 3 times");
+    }
+
+    #[test]
+    fn durations_of_any_length_are_whole_seconds() {
+        let millis = Duration::from_millis;
+        for (duration, seconds) in
+            [(millis(0), 0), (millis(1), 1), (millis(1_000), 1), (millis(1_001), 2), (Duration::MAX, i32::MAX)]
+        {
+            assert_eq!(whole_seconds(duration), seconds, "{duration:?}");
+        }
     }
 
     #[test]

@@ -83,9 +83,11 @@ pub(super) fn wishes(special: &Special) -> Vec<u8> {
     packed
 }
 
-/// Never earlier than asked for.
+/// Never earlier than asked for, unless a script could not add it to its time: its numbers are exact up to 2⁵³ half microseconds.
 pub(super) fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    /// 63 years.
+    const LONGEST: u64 = 2_000_000_000_000;
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_or(LONGEST, |millis| millis.min(LONGEST))
 }
 
 /// All keys of a mailbox are in the slot of this. A colon in a prefix is written otherwise, so that no name reaches another

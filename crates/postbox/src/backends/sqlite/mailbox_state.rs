@@ -305,7 +305,7 @@ impl MailboxState<'_> {
             )?
             .query_row([self.row.id], |found| found.get(0))
             .optional()?;
-        let use_again = self.row.idle_expiry.map(|idle| self.now + idle / 2);
+        let use_again = self.row.idle_expiry.map(|idle| self.now.saturating_add(idle / 2));
         Ok(due.into_iter().chain(expiry).chain(use_again).min())
     }
 
