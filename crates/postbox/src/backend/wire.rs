@@ -169,11 +169,13 @@ pub fn decode(bytes: Bytes) -> Result<Parts, DecodeError> {
 
 /// The same. A message that is not read keeps all its bytes, and a content type that says why: no codec but the raw one
 /// reads it.
+#[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn decode_or_mark(bytes: Bytes) -> Parts {
     decode(bytes.clone()).unwrap_or_else(|error| (bytes, unread(error), None))
 }
 
 /// The content type of a message that is not read.
+#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
 pub(crate) fn unread(error: DecodeError) -> ContentType {
     ContentType::from(error.to_string().as_str())
 }
