@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{BufMut as _, Bytes, BytesMut};
 
 use crate::backend::Headers;
 use crate::mailbox::codec::ContentType;
@@ -26,10 +26,46 @@ pub const REPLY: &str = "postbox.reply";
 /// The header with the moment at which a message was first sent, in nanoseconds since 1970, if it was moved since.
 pub const ENQUEUED_AT: &str = "postbox.enqueued-at";
 
-/// The bytes are of a version that this program does not read.
+/// The most headers that a message has, those of Postbox included. Each costs a reader far more memory than its bytes.
+pub const MAX_HEADERS: usize = 256;
+/// The largest size of all names and values of a message's headers together, in bytes.
+pub const MAX_HEADER_BYTES: usize = 1 << 20;
+
+/// The bytes are a message that this program does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the message is in version {0} of the wire format, and this program reads version {VERSION}: update it")]
-pub struct UnknownVersion(pub u8);
+#[non_exhaustive]
+pub enum DecodeError {
+    /// A version of the format that this program does not know.
+    #[error("the message is in version {0} of the wire format, and this program reads version {VERSION}: update it")]
+    UnknownVersion(u8),
+    /// More than [`MAX_HEADERS`].
+    #[error("the message has {0} headers, and at most {MAX_HEADERS} are read")]
+    TooManyHeaders(usize),
+    /// More than [`MAX_HEADER_BYTES`].
+    #[error("the headers of the message have {0} bytes, and at most {MAX_HEADER_BYTES} are read")]
+    HeadersTooLarge(usize),
+}
+
+/// Checks the number and the total size of a message's headers, and of `more` empty ones.
+pub(crate) fn check_headers(
+    content_type: &ContentType,
+    with: Option<&Headers>,
+    more: usize,
+) -> Result<(), DecodeError> {
+    let mut texts = Default::default();
+    let list = headers(content_type, with, &mut texts);
+    check_size(list.len() + more, list.iter().map(|(name, value)| name.len() + value.len()).sum())
+}
+
+fn check_size(many: usize, bytes: usize) -> Result<(), DecodeError> {
+    if many > MAX_HEADERS {
+        return Err(DecodeError::TooManyHeaders(many));
+    }
+    if bytes > MAX_HEADER_BYTES {
+        return Err(DecodeError::HeadersTooLarge(bytes));
+    }
+    Ok(())
+}
 
 /// The headers of a message in the order in which they are written: ours first, then the attributes by name.
 pub fn headers<'a>(
@@ -104,43 +140,67 @@ pub fn encode(body: &[u8], content_type: &ContentType, with: Option<&Headers>) -
     bytes.freeze()
 }
 
+/// The parts of a message: its body, how that is encoded, and its headers.
+pub type Parts = (Bytes, ContentType, Option<Arc<Headers>>);
+
 /// Reads what [`encode`] wrote, or anything else: bytes that are not of this format are a body without headers.
 ///
 /// # Errors
-/// [`UnknownVersion`] for a later version of this format.
-pub fn decode(bytes: Bytes) -> Result<(Bytes, ContentType, Option<Arc<Headers>>), UnknownVersion> {
+/// [`DecodeError`] for a later version of this format, and for more headers than a message may have.
+pub fn decode(bytes: Bytes) -> Result<Parts, DecodeError> {
     match bytes[..] {
         [m, a, VERSION, ..] if [m, a] == MAGIC => {}
         // A text that happens to begin so goes on with a printable character; versions are below those.
-        [m, a, version, ..] if [m, a] == MAGIC && (1..32).contains(&version) => return Err(UnknownVersion(version)),
+        [m, a, version, ..] if [m, a] == MAGIC && (1..32).contains(&version) => {
+            return Err(DecodeError::UnknownVersion(version));
+        }
         _ => return Ok((bytes, ContentType::Unmarked, None)),
     }
-    let mut rest = bytes.slice(3..);
-    Ok(match take_headers(&mut rest) {
-        Some(list) => {
-            let list = list
-                .iter()
-                .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?)));
-            let (content_type, headers) = from_headers(list);
-            (rest, content_type, headers)
-        }
-        None => (bytes, ContentType::Unmarked, None),
-    })
+    let mut rest = &bytes[3..];
+    let Some(list) = take_headers(&mut rest) else { return Ok((bytes, ContentType::Unmarked, None)) };
+    let list = list?;
+    let texts = list
+        .iter()
+        .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?)));
+    let (content_type, headers) = from_headers(texts);
+    let body = bytes.len() - rest.len();
+    Ok((bytes.slice(body..), content_type, headers))
 }
 
-/// Takes the headers off; what stays is the body. `None` if the bytes end too early.
-fn take_headers(rest: &mut Bytes) -> Option<Vec<(Bytes, Bytes)>> {
+/// The same. A message that is not read keeps all its bytes, and a content type that says why: no codec but the raw one
+/// reads it.
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) fn decode_or_mark(bytes: Bytes) -> Parts {
+    decode(bytes.clone()).unwrap_or_else(|error| (bytes, unread(error), None))
+}
+
+/// The content type of a message that is not read.
+#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
+pub(crate) fn unread(error: DecodeError) -> ContentType {
+    ContentType::from(error.to_string().as_str())
+}
+
+type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
+
+/// Takes the headers off; what stays is the body. `None` if the bytes end too early. Keeps no more than a message may have.
+fn take_headers<'a>(rest: &mut &'a [u8]) -> Option<Result<Pairs<'a>, DecodeError>> {
     let many = take_number(rest)?;
-    // Each header has two bytes at least, so a wrong number cannot ask for more memory than the message has.
-    let mut list = Vec::with_capacity(many.min(rest.len() / 2));
-    for _ in 0..many {
+    let mut list = Vec::with_capacity(many.min(MAX_HEADERS));
+    let mut size = 0;
+    for at in 0..many {
         let mut text = || {
             let length = take_number(rest)?;
-            (length <= rest.len()).then(|| rest.split_to(length))
+            let (text, after) = rest.split_at_checked(length)?;
+            *rest = after;
+            Some(text)
         };
-        list.push((text()?, text()?));
+        let (name, value) = (text()?, text()?);
+        size += name.len() + value.len();
+        if at < MAX_HEADERS {
+            list.push((name, value));
+        }
     }
-    Some(list)
+    Some(check_size(many, size).map(|()| list))
 }
 
 /// Seven bits a byte, lowest first; the highest bit says that more follow.
@@ -152,13 +212,11 @@ fn put_number(bytes: &mut BytesMut, mut number: usize) {
     bytes.put_u8(number as u8);
 }
 
-fn take_number(bytes: &mut Bytes) -> Option<usize> {
+fn take_number(bytes: &mut &[u8]) -> Option<usize> {
     let mut number = 0usize;
     for shift in (0..35).step_by(7) {
-        if !bytes.has_remaining() {
-            return None;
-        }
-        let byte = bytes.get_u8();
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
         number |= usize::from(byte & 0x7f).checked_shl(shift)?;
         if byte & 0x80 == 0 {
             return Some(number);

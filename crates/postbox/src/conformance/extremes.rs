@@ -4,9 +4,13 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::{Place, bodies, receive_all};
-use crate::backend::Limits;
+use crate::backend::wire::{MAX_HEADER_BYTES, MAX_HEADERS};
+use crate::backend::{Batch, Counts, Limits, Outgoing, Receipt, Receive, Special, Visibility};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
+use crate::mailbox::codec::ContentType;
+use crate::mailbox::id::ReplyId;
+use crate::reply::store::ReplyState;
 
 /// 0, a limit, more than the limit, and `MAX`. Where time costs nothing, also what lies beside them.
 fn durations(place: &Place<'_>, limit: Duration) -> Vec<Duration> {
@@ -165,5 +169,63 @@ pub(super) fn texts_of_any_kind_are_kept_or_refused(place: &Place<'_>) {
         for message in &received {
             assert!(message.attributes.get("text").is_none_or(|kept| kept == text), "{text:?}: {message:?}");
         }
+    }
+}
+
+pub(super) fn headers_are_bounded_in_number_and_size(place: &Place<'_>) {
+    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    // The content type is a header, too.
+    let with = |many: usize| (1..many).fold(mailbox.send(&1), |send, at| send.attribute(format!("a{at}"), "x"));
+    mailbox.send(&1).delay(Duration::ZERO).blocking().unwrap();
+    with(MAX_HEADERS).blocking().unwrap();
+    let value = "x".repeat(256 * 1024);
+    let large = (0..4).fold(mailbox.send(&1), |send, at| send.attribute(format!("a{at}"), &value));
+    let (many, size) = (with(MAX_HEADERS + 1).blocking(), large.blocking());
+    let content_type = mailbox.send(&1).content_type("x".repeat(MAX_HEADER_BYTES).as_str().into()).blocking();
+    let too_many = format!("{} headers", MAX_HEADERS + 1);
+    for (refused, value) in [(many, too_many.as_str()), (size, "1048"), (content_type, "1048")] {
+        match refused {
+            Err(Error::InvalidParameter { parameter: "headers", value: named, limit }) => {
+                assert!(
+                    named.contains(value) && limit.contains("256") && limit.contains("1048576"),
+                    "{named}, {limit}"
+                );
+            }
+            other => panic!("{value}: {other:?}"),
+        }
+    }
+    let received = receive_all(&mailbox, place);
+    let mut many: Vec<usize> = received.iter().map(|message| message.attributes.len()).collect();
+    many.sort_unstable();
+    assert_eq!(many, [0, MAX_HEADERS - 1]);
+}
+
+/// Nothing checks what comes to a backend in another way than by its mailboxes.
+pub(super) fn a_backend_without_limits_takes_any_duration(place: &Place<'_>) {
+    if place.limits().max_delay < Limits::LONGEST {
+        return;
+    }
+    for long in [Duration::from_millis(i64::MAX as u64), Duration::from_millis(u64::MAX), Duration::MAX] {
+        let mailbox: Mailbox<u32, u32> = place.mailbox();
+        let bytes = &mailbox.core.bytes;
+        let message = || Outgoing::new("1".into(), ContentType::Json);
+        bytes.send_one(Outgoing { delay: long, ..message() }).blocking().unwrap();
+        let special = Special { expires_in: Some(long), ..Special::default() };
+        bytes.send_one(Outgoing { special: Some(Box::new(special)), ..message() }).blocking().unwrap();
+        let request = Receive { max: 1, visibility: long, wait: Duration::ZERO };
+        let delivery = bytes.receive(request).blocking().unwrap().remove(0);
+        let receipt = || Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() };
+        for visibility in [Visibility::Extend(long), Visibility::Return(long)] {
+            let changed = bytes.set_visibility(Batch::from_buf([(receipt(), visibility)])).blocking();
+            assert!(changed[0].is_ok(), "{visibility:?}: {changed:?}");
+        }
+        assert_eq!(bytes.counts().blocking().unwrap(), Counts::new(0, 2, 0, 0), "{long:?}");
+        // Time goes on.
+        bytes.send_one(message()).blocking().unwrap();
+        assert_eq!(bytes.receive(Receive { visibility: Duration::ZERO, ..request }).blocking().unwrap().len(), 1);
+        let replies = place.connection.reply_store().expect("the place keeps replies");
+        let id = ReplyId::new();
+        assert!(replies.create(id.clone(), long).blocking().unwrap());
+        assert!(replies.get(id).blocking().unwrap().is_some_and(|entry| entry.state == ReplyState::Pending));
     }
 }

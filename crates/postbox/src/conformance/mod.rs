@@ -183,6 +183,8 @@ macro_rules! __conformance_list {
                 replies_take_any_time_within_their_limit,
                 numbers_of_any_size_are_taken,
                 texts_of_any_kind_are_kept_or_refused,
+                headers_are_bounded_in_number_and_size,
+                a_backend_without_limits_takes_any_duration,
             }
             drops {
                 a_dropped_send_is_the_same_send_when_it_is_repeated,

@@ -11,9 +11,10 @@ use crate::error::Error;
 use crate::mailbox::dispatcher::Dispatcher;
 use crate::mailbox::handle::{Core, HandleOptions};
 use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
+use crate::mailbox::ranges::{DEDUPLICATION_WINDOW, IDLE_EXPIRY, MAX_DELIVERIES, MAX_SIZE};
 use crate::mailbox::{Mailbox, UntypedMailbox};
 use crate::reply::store::ReplyStore;
-use crate::resolver::address::{MailboxName, Uri, decoded, seconds};
+use crate::resolver::address::{MailboxName, Uri, decoded};
 use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 
 /// Opens a mailbox. The URI decides where it is.
@@ -100,6 +101,7 @@ fn backend(text: &str, uri: &Uri) -> Answer<Result<Arc<dyn Backend>, Error>> {
 #[cfg(feature = "sqlite")]
 fn file(text: &str, uri: &Uri) -> Result<Arc<dyn Backend>, Error> {
     use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+    use crate::mailbox::ranges::BUSY_TIMEOUT;
 
     let path = decoded(&uri.place);
     if path.is_empty() {
@@ -117,7 +119,7 @@ fn file(text: &str, uri: &Uri) -> Result<Arc<dyn Backend>, Error> {
             ("synchronous", other) => {
                 return Err(Error::invalid("synchronous", format!("{other:?}"), "full or normal"));
             }
-            ("busy_timeout", value) => config.busy_timeout(seconds("busy_timeout", value)?),
+            ("busy_timeout", value) => config.busy_timeout(BUSY_TIMEOUT.parse(value)?),
             _ => config,
         };
     }
@@ -135,22 +137,16 @@ fn options(text: &str, uri: &Uri) -> Result<HandleOptions, Error> {
         "max_size, max_deliveries, deduplication_window, idle_expiry (seconds), portable_limits, prefix";
     let mut options = HandleOptions::default();
     for (name, value) in &uri.options {
-        let bad = |parameter, limit: &str| Error::invalid(parameter, format!("{value:?}"), limit);
+        let settings = &mut options.settings;
         match name.as_str() {
-            "max_size" => {
-                options.settings.max_size =
-                    Some(value.parse().map_err(|_| bad("max_size", "a whole number, 1 or more"))?);
-            }
-            "max_deliveries" => {
-                let most = value.parse().map_err(|_| bad("max_deliveries", "a whole number, 1 or more"))?;
-                options.settings.max_deliveries = Some(most);
-            }
-            "deduplication_window" => {
-                options.settings.deduplication_window = Some(seconds("deduplication_window", value)?)
-            }
-            "idle_expiry" => options.settings.idle_expiry = Some(seconds("idle_expiry", value)?),
+            "max_size" => settings.max_size = Some(MAX_SIZE.parse(value)?),
+            "max_deliveries" => settings.max_deliveries = Some(MAX_DELIVERIES.parse(value)?),
+            "deduplication_window" => settings.deduplication_window = Some(DEDUPLICATION_WINDOW.parse(value)?),
+            "idle_expiry" => settings.idle_expiry = Some(IDLE_EXPIRY.parse(value)?),
             "portable_limits" => {
-                options.portable_limits = value.parse().map_err(|_| bad("portable_limits", "true or false"))?;
+                options.portable_limits = value
+                    .parse()
+                    .map_err(|_| Error::invalid("portable_limits", format!("{value:?}"), "true or false"))?;
             }
             "prefix" => options.prefix = Some(value.clone()),
             // Read with the place.

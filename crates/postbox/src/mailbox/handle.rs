@@ -4,7 +4,6 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 use tracing::{debug, debug_span, trace, warn};
@@ -16,6 +15,7 @@ use crate::error::Error;
 use crate::mailbox::dispatcher::{Dispatcher, MailboxEvent};
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
+use crate::mailbox::ranges::check_settings;
 use crate::reply::store::ReplyStore;
 use crate::resolver::MailboxResolver;
 use crate::resolver::address::MailboxName;
@@ -133,53 +133,6 @@ impl fmt::Debug for Core {
             .field("closed", &self.closed.is_cancelled())
             .finish_non_exhaustive()
     }
-}
-
-/// A duration in an error message.
-fn seconds(duration: Duration) -> String {
-    format!("{} s", duration.as_secs_f64())
-}
-
-#[inline(always)]
-pub(crate) fn check_duration(parameter: &'static str, value: Duration, longest: Duration) -> Result<(), Error> {
-    // Whole seconds decide nearly always.
-    if value.as_secs() < longest.as_secs() || value <= longest {
-        Ok(())
-    } else {
-        Err(too_long(parameter, value, longest))
-    }
-}
-
-#[cold]
-fn too_long(parameter: &'static str, value: Duration, longest: Duration) -> Error {
-    Error::invalid(parameter, seconds(value), format!("0 s to {}", seconds(longest)))
-}
-
-/// More messages than any place holds, and more deliveries than any place counts.
-const LARGEST_MAX_SIZE: u64 = 1 << 40;
-const LARGEST_MAX_DELIVERIES: u64 = 1_000_000;
-
-/// Whether every setting is in its range, which is the same for all backends. Some allow less.
-fn check_settings(settings: &MailboxSettings) -> Result<(), Error> {
-    for (parameter, value, most) in [
-        ("max_size", settings.max_size.map(|size| size as u64), LARGEST_MAX_SIZE),
-        ("max_deliveries", settings.max_deliveries.map(u64::from), LARGEST_MAX_DELIVERIES),
-    ] {
-        if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
-            return Err(Error::invalid(parameter, value, format!("1 to {most}; leave it out for no limit")));
-        }
-    }
-    let least = Duration::from_millis(1);
-    for (parameter, value, least) in [
-        ("deduplication_window", settings.deduplication_window, Duration::ZERO),
-        ("idle_expiry", settings.idle_expiry, least),
-    ] {
-        if let Some(value) = value.filter(|value| !(least..=Limits::LONGEST).contains(value)) {
-            let limit = format!("{} to {}", seconds(least), seconds(Limits::LONGEST));
-            return Err(Error::invalid(parameter, seconds(value), limit));
-        }
-    }
-    Ok(())
 }
 
 impl Core {

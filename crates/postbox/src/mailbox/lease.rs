@@ -1,18 +1,21 @@
 //! Acts on a lease: finishing, giving back, answering, keeping alive.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 
 use crate::backend::{Batch, ByteCount, Receipt, Visibility, only};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
 use crate::mailbox::dispatcher::MailboxEvent;
-use crate::mailbox::handle::{Core, check_duration};
+use crate::mailbox::handle::Core;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::{Answer, Verb, awaitable};
+use crate::mailbox::ranges::check_duration;
 use crate::reply::store::{ReplyState, ReplyValue, Resolved};
 use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, unless};
@@ -205,8 +208,12 @@ impl KeepAlive {
         let visibility = visibility.min(core.limits.max_visibility);
         let (stop, lost) = (Cancellation::new(), Cancellation::new());
         let (stopped, told) = (stop.clone(), lost.clone());
+        if background::start().is_err() {
+            lost.cancel();
+        }
         background::spawn(async move {
-            if unless(stopped.cancelled(), beat(core, receipt, visibility, cap)).await.is_some() {
+            let beating = AssertUnwindSafe(beat(core, receipt, visibility, cap)).catch_unwind();
+            if unless(stopped.cancelled(), beating).await.is_some() {
                 told.cancel();
             }
         });

@@ -233,6 +233,7 @@ macro_rules! acts {
 
         /// Keeps the lease alive from now on, by extending it to `visibility` again and again, for at most `cap`, until
         /// what comes back is dropped. The background does it: a handler that blocks its thread keeps its lease too.
+        /// A `visibility` beyond [`Limits::max_visibility`](crate::backend::Limits::max_visibility) is that limit.
         pub fn keep_alive(&self, visibility: Duration, cap: Duration) -> KeepAlive {
             KeepAlive::start(Arc::clone(&self.core), self.receipt(), visibility, cap)
         }

@@ -9,6 +9,7 @@ pub(crate) mod id;
 pub(crate) mod lease;
 pub(crate) mod message;
 pub(crate) mod operation;
+pub(crate) mod ranges;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod trace;

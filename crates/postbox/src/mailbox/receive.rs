@@ -18,9 +18,10 @@ use crate::backend::{Batch, Delivery, Receipt, Receive, Visibility};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType, Decode};
 use crate::mailbox::dispatcher::MailboxEvent;
-use crate::mailbox::handle::{Core, check_duration};
+use crate::mailbox::handle::Core;
 use crate::mailbox::message::Message;
 use crate::mailbox::operation::{Answer, Operation, Verb, awaitable, on_waiting_thread};
+use crate::mailbox::ranges::check_duration;
 use crate::runtime::background;
 use crate::runtime::clock::Sleep;
 
@@ -305,7 +306,8 @@ where
                     if !matches!(error, Error::Serialization { .. }) {
                         self.failures += 1;
                         let pause = pause_after(self.failures);
-                        self.resting = Some(Sleep::for_(Arc::clone(&self.core.clock), pause));
+                        let clock = &self.core.clock;
+                        self.resting = clock.start().is_ok().then(|| Sleep::for_(Arc::clone(clock), pause));
                     }
                     return Poll::Ready(Some(Err(error)));
                 }

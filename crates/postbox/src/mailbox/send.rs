@@ -7,12 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use crate::backend::{Batch, ByteCount, Headers, Outgoing, Special};
+use crate::backend::wire::{DecodeError, MAX_HEADER_BYTES, MAX_HEADERS};
+use crate::backend::{Batch, ByteCount, Headers, Outgoing, Special, wire};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
-use crate::mailbox::handle::{Core, check_duration};
+use crate::mailbox::handle::Core;
 use crate::mailbox::id::{MessageId, ReplyId};
 use crate::mailbox::operation::{Answer, Verb, awaitable};
+use crate::mailbox::ranges::{REPLY_TIMEOUT, check_duration};
 use crate::mailbox::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::reply::Reply;
 
@@ -62,6 +64,7 @@ impl Draft {
         match body {
             Ok(body)
                 if extras.is_none()
+                    && !matches!(content_type, ContentType::Other(_))
                     && core.limits.max_message_size.is_none_or(|most| body.len() <= most)
                     && !TraceContext::is_set() =>
             {
@@ -84,6 +87,7 @@ impl Draft {
                 attributes.extend(TraceContext::current_state().map(|state| (TRACESTATE.into(), state)));
             }
         }
+        check_headers(&self.content_type, self.extras.as_ref().map(|extras| &extras.headers))?;
         let body = self.body.map_err(Error::encoding)?;
         let mut size = body.len();
         let mut message = Outgoing::new(body, self.content_type);
@@ -130,6 +134,16 @@ fn check_special(core: &Core, special: &Special) -> Result<(), Error> {
     Ok(())
 }
 
+/// Every backend has the same bound, since a reader refuses what is beyond it.
+fn check_headers(content_type: &ContentType, headers: Option<&Headers>) -> Result<(), Error> {
+    let limit = || format!("up to {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes in all, those of Postbox included");
+    wire::check_headers(content_type, headers, 0).map_err(|error| match error {
+        DecodeError::TooManyHeaders(many) => Error::invalid("headers", format!("{many} headers"), limit()),
+        DecodeError::HeadersTooLarge(size) => Error::invalid("headers", format!("{size} bytes"), limit()),
+        DecodeError::UnknownVersion(_) => unreachable!("it is written in this version"),
+    })
+}
+
 fn check_attribute(name: &str, value: &str) -> Result<(), Error> {
     const RULE: &str =
         "names have 1 to 256 characters of A-Z a-z 0-9 . _ - and do not start with postbox.; values have up to 256 KiB";
@@ -157,7 +171,9 @@ macro_rules! options {
             self
         }
 
-        /// Writes an attribute on the message. Names that start with `postbox.` are reserved.
+        /// Writes an attribute on the message. Names that start with `postbox.` are reserved. A message has at most
+        /// [`MAX_HEADERS`](crate::wire::MAX_HEADERS) headers, of at most
+        /// [`MAX_HEADER_BYTES`](crate::wire::MAX_HEADER_BYTES) in all, those of Postbox included.
         pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self.draft.extras().headers.attributes.insert(name.into(), value.into());
             self
@@ -419,7 +435,7 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
         let Some(store) = self.core.replies.clone() else {
             return Answer::ready(Err(self.core.unsupported("keep replies: open with ?replies=… or .replies(store)")));
         };
-        if let Err(error) = check_duration("reply_timeout", self.reply_timeout, crate::backend::Limits::LONGEST) {
+        if let Err(error) = REPLY_TIMEOUT.check(self.reply_timeout) {
             return Answer::ready(Err(error));
         }
         let core = self.core;

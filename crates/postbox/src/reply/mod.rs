@@ -11,10 +11,10 @@ use std::time::Duration;
 use crate::backend::Limits;
 use crate::error::Error;
 use crate::mailbox::codec::{Decode, Encode, Json};
-use crate::mailbox::handle::check_duration;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::lease::refusal;
 use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
+use crate::mailbox::ranges::check_duration;
 use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
 use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, yield_now};
@@ -57,6 +57,15 @@ struct Kept {
     value: OnceLock<ReplyValue>,
     /// How many are consuming at this moment: what one of them has taken is not over for the others.
     taking: AtomicUsize,
+}
+
+/// Raises a flag when it is dropped.
+struct CancelOnDrop(Cancellation);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 /// One who consumes, however that ends.
@@ -219,19 +228,24 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
             }
             // In the background: once the store has given it away, it is kept, also if nobody waits for it any more.
             Err(future) => {
+                if let Err(error) = background::start() {
+                    return Answer::ready(Err(error));
+                }
                 let slot = Arc::new(Mutex::new(None));
                 let (done, outcome) = (Cancellation::new(), Arc::clone(&slot));
-                let finished = done.clone();
+                let finished = CancelOnDrop(done.clone());
                 background::spawn(async move {
+                    // However it ends, a panic included.
+                    let _finished = finished;
                     let consumed = future.await;
                     let others = taking.settle(&consumed);
                     *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((consumed, others));
-                    finished.cancel();
                 });
                 Answer::from_future(async move {
                     done.cancelled().await;
                     let outcome = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    let (consumed, others) = outcome.expect("it is there when it is done");
+                    let (consumed, others) =
+                        outcome.ok_or_else(|| Error::connection("the store of replies panicked"))?;
                     self.taken(consumed, others)
                 })
             }

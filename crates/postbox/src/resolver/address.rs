@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::error::Error;
 
@@ -232,12 +231,6 @@ fn example(scheme: &str) -> String {
         scheme if scheme.starts_with("redis") => format!("{scheme}://host:6379/name"),
         scheme => format!("{scheme}://name"),
     }
-}
-
-/// A number of seconds in an option.
-pub(crate) fn seconds(parameter: &'static str, value: &str) -> Result<Duration, Error> {
-    let seconds = value.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| Error::invalid(parameter, format!("{value:?}"), "a number of seconds"))
 }
 
 fn known_schemes() -> String {

@@ -1,21 +1,25 @@
 //! The thread that all backends share: it rings alarms and runs small background tasks that never block.
 //!
-//! It starts with the first alarm or task and stays for the life of the process.
+//! It starts with the first alarm or task and stays for the life of the process. If the process cannot start a thread, an
+//! operation that needs it fails, and tasks and alarms wait for a later attempt.
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 
+use crate::error::Error;
 use crate::runtime::clock::{Alarm, Alarms, Clock, Moment, SystemClock};
+use crate::runtime::{survive, wake};
 
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    start: Once,
+    is_running: AtomicBool,
+    /// Held while the thread is started.
+    starting: Mutex<()>,
 }
 
 struct State {
@@ -28,7 +32,8 @@ struct State {
 static SHARED: Shared = Shared {
     state: Mutex::new(State { alarms: Alarms::new(), ready: VecDeque::new(), sleeps_until: None }),
     changed: Condvar::new(),
-    start: Once::new(),
+    is_running: AtomicBool::new(false),
+    starting: Mutex::new(()),
 };
 
 /// Nothing panics while it holds the lock, so poisoning says nothing.
@@ -80,11 +85,35 @@ impl Wake for Task {
 }
 
 fn tell() {
-    SHARED.start.call_once(|| {
-        let thread = std::thread::Builder::new().name("postbox".into());
-        thread.spawn(run).expect("the process can start a thread");
-    });
+    if let Err(error) = start() {
+        tracing::error!(%error, "tasks and alarms wait until the background thread can be started");
+    }
     SHARED.changed.notify_one();
+}
+
+/// Starts the thread unless it runs. Whatever would wait for an alarm or a task calls this first.
+///
+/// # Errors
+/// [`Error::Connection`] if the process cannot start a thread.
+pub(crate) fn start() -> Result<(), Error> {
+    if SHARED.is_running.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let _one_at_a_time = SHARED.starting.lock().unwrap_or_else(PoisonError::into_inner);
+    if SHARED.is_running.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let thread = std::thread::Builder::new().name("postbox".into());
+    thread
+        .spawn(|| {
+            // It never ends: a panic leaves whole what it may have interrupted.
+            loop {
+                survive(run);
+            }
+        })
+        .map_err(|error| Error::connection(format!("cannot start the background thread: {error}")))?;
+    SHARED.is_running.store(true, Ordering::Release);
+    Ok(())
 }
 
 fn run() {
@@ -108,7 +137,7 @@ fn run() {
             continue;
         }
         drop(state);
-        due.into_iter().for_each(|waker| survive(|| waker.wake()));
+        due.into_iter().for_each(wake);
         ready.into_iter().for_each(poll);
         state = lock();
     }
@@ -129,9 +158,42 @@ fn poll(task: Arc<Task>) {
     }
 }
 
-/// A waker or a task that panics must not end the thread that everybody shares.
-fn survive(act: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(act)).is_err() {
-        tracing::error!("a background task or a waker panicked; the background thread goes on");
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    /// Its drop panics, too.
+    struct Payload;
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn tasks_and_wakers_that_panic_do_not_end_the_thread() {
+        for _ in 0..3 {
+            spawn(async { panic!("on purpose") });
+            spawn(async { std::panic::panic_any(Payload) });
+            set_alarm(SystemClock.now().after(Duration::from_millis(1)), Waker::from(Arc::new(Panics)));
+            let (sender, done) = mpsc::channel();
+            spawn(async move {
+                crate::runtime::clock::Sleep::for_(SystemClock::shared(), Duration::from_millis(5)).await;
+                sender.send(std::thread::current().name().map(String::from)).unwrap();
+            });
+            assert_eq!(done.recv().unwrap().unwrap(), "postbox");
+        }
     }
 }

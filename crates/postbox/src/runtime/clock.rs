@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::error::Error;
 use crate::runtime::background;
 
 /// A point in time: nanoseconds since the Unix epoch.
@@ -73,6 +74,14 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Takes an alarm back. One that has rung is not missed.
     fn cancel_alarm(&self, alarm: Alarm);
+
+    /// Makes sure that alarms ring. Called before something waits for one.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] if they cannot.
+    fn start(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The process's own clock: monotonic, and anchored to the wall clock when it was first read.
@@ -112,6 +121,10 @@ impl Clock for SystemClock {
 
     fn cancel_alarm(&self, alarm: Alarm) {
         background::cancel_alarm(alarm);
+    }
+
+    fn start(&self) -> Result<(), Error> {
+        background::start()
     }
 }
 

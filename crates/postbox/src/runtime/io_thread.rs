@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
+use crate::runtime::background;
 use crate::runtime::oneshot::promise;
 
 static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
@@ -17,13 +18,44 @@ fn thread() -> Result<Handle, Error> {
     if let Some(handle) = &*thread {
         return Ok(handle.clone());
     }
+    // It ends what takes too long.
+    background::start()?;
     let failed = |error| Error::connection(format!("cannot start the thread for connections to servers: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let handle = runtime.handle().clone();
     let builder = std::thread::Builder::new().name("postbox-network".into());
-    builder.spawn(move || runtime.block_on(std::future::pending::<()>())).map_err(failed)?;
+    builder
+        .spawn(move || {
+            // The runtime is dropped after this, and what waits on it fails.
+            let _ending = Ending;
+            runtime.block_on(until_the_end());
+        })
+        .map_err(failed)?;
     *thread = Some(handle.clone());
     Ok(handle)
+}
+
+/// The thread ends, which only a panic brings about. The next operation starts another one.
+struct Ending;
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        *THREAD.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+#[cfg(not(test))]
+async fn until_the_end() {
+    std::future::pending().await
+}
+
+#[cfg(test)]
+static PANICS: tokio::sync::Notify = tokio::sync::Notify::const_new();
+
+#[cfg(test)]
+async fn until_the_end() {
+    PANICS.notified().await;
+    panic!("on purpose");
 }
 
 /// Does something on the thread.
@@ -68,4 +100,32 @@ pub(crate) fn wait<T: Send + 'static>(
         let _ends = ends;
         result.await
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_fails<T: std::fmt::Debug>(outcome: Result<T, Error>) {
+        assert!(matches!(&outcome, Err(error @ Error::Connection { .. }) if error.is_transient()), "{outcome:?}");
+    }
+
+    #[test]
+    fn a_panic_of_a_task_is_an_error_of_its_operation() {
+        assert_fails(ask::<()>(async { panic!("on purpose") }).blocking());
+        assert_eq!(ask(async { Ok(1) }).blocking().unwrap(), 1);
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_ends_what_is_under_way_and_the_next_operation_has_another_thread() {
+        for _ in 0..2 {
+            let under_way = ask::<()>(std::future::pending());
+            PANICS.notify_one();
+            assert_fails(under_way.blocking());
+            // Until the runtime is gone, what it is given fails.
+            while ask(async { Ok(()) }).blocking().is_err() {
+                std::thread::yield_now();
+            }
+        }
+    }
 }

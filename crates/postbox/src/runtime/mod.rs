@@ -1,5 +1,8 @@
 //! What the backends share to wait and to run: timers, the I/O thread, waiters and oneshot results.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
 pub(crate) mod background;
 #[cfg(feature = "redis")]
 pub(crate) mod busy_poll;
@@ -11,3 +14,17 @@ pub(crate) mod io_thread;
 pub(crate) mod oneshot;
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) mod waiters;
+
+/// Runs code of others, which may panic: that must not end a thread that everybody shares.
+pub(crate) fn survive(act: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
+        // To drop it would run code of others again.
+        std::mem::forget(panic);
+        tracing::error!("a task or a waker panicked; its thread goes on");
+    }
+}
+
+/// Wakes a task. The waker is code of its executor.
+pub(crate) fn wake(waker: Waker) {
+    survive(|| waker.wake());
+}

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use crate::error::Error;
+use crate::runtime::wake;
 
 /// The end of an operation that is waited for.
 pub(crate) struct Promise<T>(Arc<Mutex<Slot<T>>>);
@@ -45,7 +46,7 @@ impl<T> Promise<T> {
     }
 
     pub(crate) fn fulfil(&self, value: Result<T, Error>) {
-        self.fulfil_quietly(value).into_iter().for_each(Waker::wake);
+        self.fulfil_quietly(value).into_iter().for_each(wake);
     }
 
     /// The same, and leaves it to the caller to wake whoever waits: of many who get their results together, nobody has to run
@@ -81,13 +82,13 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
         let first = wakers.pop();
         later().append(&mut wakers);
         IS_LATER.store(true, Ordering::Release);
-        first.into_iter().for_each(Waker::wake);
+        first.into_iter().for_each(wake);
         std::thread::yield_now();
         // Nobody depends on how quick the others are.
         wakers = std::mem::take(&mut *later());
         IS_LATER.store(false, Ordering::Release);
     }
-    wakers.into_iter().rev().for_each(Waker::wake);
+    wakers.into_iter().rev().for_each(wake);
 }
 
 /// How many threads can run at once.
@@ -105,7 +106,7 @@ fn later() -> MutexGuard<'static, Vec<Waker>> {
 fn wake_next() {
     if IS_LATER.load(Ordering::Acquire) {
         let next = later().pop();
-        next.into_iter().for_each(Waker::wake);
+        next.into_iter().for_each(wake);
     }
 }
 

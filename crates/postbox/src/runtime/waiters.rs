@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Clock, Sleep};
+use crate::runtime::{survive, wake};
 
 /// Those who wait, by what they wait for.
 pub(crate) struct Hubs<K> {
@@ -73,7 +74,7 @@ impl<K: Clone + Eq + Hash> Hubs<K> {
         hub.generation.fetch_add(1, Ordering::SeqCst);
         for _ in 0..many {
             match hub.waiting.notify_one() {
-                Some(waker) => waker.wake(),
+                Some(waker) => wake(waker),
                 None => break,
             }
         }
@@ -83,7 +84,7 @@ impl<K: Clone + Eq + Hash> Hubs<K> {
         let hubs: Vec<Arc<Hub>> = self.lock().values().cloned().collect();
         for hub in hubs {
             hub.generation.fetch_add(1, Ordering::SeqCst);
-            hub.waiting.wake_all();
+            survive(|| hub.waiting.wake_all());
         }
     }
 }
@@ -184,6 +185,7 @@ pub(crate) async fn look_until<T>(
             }
         }
     }
+    clock.start()?;
     let deadline = clock.now().after(wait);
     let mut knows = PassOn(hub, false);
     let mut is_told = false;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a message that could not be handled is kept invisible, by how often it was delivered.
+/// How long a message that could not be handled is kept invisible, by how often it was delivered: at most the mailbox's
+/// longest visibility timeout.
 ///
 /// ```
 /// use postbox::Backoff;

@@ -24,8 +24,9 @@ use super::{Control, Handling, LoopEvent, LoopOptions, LoopReport, Worker};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Codec, Decode, Encode};
-use crate::mailbox::handle::check_duration;
 use crate::mailbox::message::Message;
+use crate::mailbox::ranges::check_duration;
+use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, unless};
 use crate::runtime::clock::Sleep;
 
@@ -51,6 +52,8 @@ where
 {
     let Worker { mailbox, handler, options, handle } = worker;
     check(&mailbox, &options)?;
+    // It keeps leases alive.
+    background::start()?;
     let core = &mailbox.core;
     let shared = Arc::new(Shared {
         buffer: BoundedMailbox::new(options.concurrency + options.prefetch),

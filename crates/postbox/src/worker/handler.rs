@@ -87,7 +87,7 @@ impl HandlerError {
         HandlerError { message: message.to_string(), next: Next::Retry }
     }
 
-    /// May pass: tried again after so long.
+    /// May pass: tried again after so long, or after the mailbox's longest visibility timeout if that is shorter.
     pub fn retry_after(message: impl fmt::Display, after: Duration) -> Self {
         HandlerError { message: message.to_string(), next: Next::RetryAfter(after) }
     }

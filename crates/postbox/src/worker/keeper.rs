@@ -1,8 +1,11 @@
 //! Keeps the leases of a loop alive, all of them by one background task.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use futures_util::FutureExt as _;
 
 use crate::backend::{Batch, Receipt, Visibility};
 use crate::error::Error;
@@ -74,7 +77,8 @@ impl Keeper {
                     break;
                 }
                 if let Some(keeper) = weak.upgrade() {
-                    keeper.extend_due().await;
+                    // A backend that panics is one that fails: the next round tries again.
+                    let _ = AssertUnwindSafe(keeper.extend_due()).catch_unwind().await;
                 }
             }
         });

@@ -4,6 +4,7 @@ mod aws;
 mod conformance;
 mod main_loop;
 mod memory;
+mod panics;
 mod redis;
 mod resolver;
 mod sqlite;

@@ -41,6 +41,23 @@ fn what_was_sent_is_there_after_a_restart() {
 }
 
 #[test]
+fn a_stored_message_with_a_million_headers_is_not_decoded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let mailbox: Mailbox<u32, u32> = open(&path, "jobs");
+    mailbox.send(&1).blocking().unwrap();
+    let mut stored = b"PB\x01\xc0\x84\x3d".to_vec();
+    stored.resize(stored.len() + 2_000_000, 0);
+    let file = postbox::rusqlite::Connection::open(&path).unwrap();
+    assert_eq!(file.execute("UPDATE message SET body = ?1", [&stored]).unwrap(), 1);
+    let error = mailbox.receive().visibility_timeout(Duration::ZERO).blocking().unwrap_err();
+    assert!(matches!(&error, Error::Serialization { reason, .. } if reason.contains("1000000 headers")), "{error}");
+    // The raw codec reads everything: nothing of the message is lost.
+    let raw: Mailbox<Vec<u8>, (), Raw> = mailbox.untyped().typed();
+    assert!(raw.receive().blocking().unwrap()[0].body == stored);
+}
+
+#[test]
 fn while_everybody_waits_no_thread_stays_awake() {
     let folder = tempfile::tempdir().unwrap();
     let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");

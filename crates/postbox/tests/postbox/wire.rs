@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use postbox::wire::{UnknownVersion, decode, encode};
+use postbox::wire::{DecodeError, MAX_HEADER_BYTES, MAX_HEADERS, decode, encode};
 use postbox::*;
 use proptest::prelude::*;
 
@@ -26,8 +26,8 @@ fn a_foreign_body_is_received_as_it_is() {
 
 #[test]
 fn a_later_version_is_named() {
-    assert_eq!(decode(Bytes::from("PB\x02whatever")), Err(UnknownVersion(2)));
-    assert!(UnknownVersion(2).to_string().contains("version 2"));
+    assert_eq!(decode(Bytes::from("PB\x02whatever")), Err(DecodeError::UnknownVersion(2)));
+    assert!(DecodeError::UnknownVersion(2).to_string().contains("version 2"));
 }
 
 #[test]
@@ -36,6 +36,34 @@ fn reserved_names_that_are_not_known_are_ignored() {
     let (body, content_type, headers) = decode(bytes).unwrap();
     assert_eq!((&body[..], content_type), (&b"body"[..], ContentType::Unmarked));
     assert_eq!(headers.unwrap().attributes, BTreeMap::from([("a".into(), "b".into())]));
+}
+
+/// A message with this many headers without a name and a value.
+fn empty_headers(many: usize) -> Bytes {
+    let mut bytes = b"PB\x01".to_vec();
+    let mut number = many;
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes.resize(bytes.len() + 2 * many, 0);
+    bytes.into()
+}
+
+#[test]
+fn a_message_with_more_headers_than_a_message_may_have_is_not_read() {
+    assert!(decode(empty_headers(MAX_HEADERS)).is_ok());
+    for many in [MAX_HEADERS + 1, 1_000_000] {
+        assert_eq!(decode(empty_headers(many)), Err(DecodeError::TooManyHeaders(many)));
+    }
+    let attribute = |size: usize| {
+        let attributes = BTreeMap::from([("a".to_string(), "x".repeat(size - 1))]);
+        encode(b"", &ContentType::Unmarked, Some(&Headers { attributes, ..Headers::default() }))
+    };
+    assert!(decode(attribute(MAX_HEADER_BYTES)).is_ok());
+    let larger = MAX_HEADER_BYTES + 1;
+    assert_eq!(decode(attribute(larger)), Err(DecodeError::HeadersTooLarge(larger)));
 }
 
 proptest! {

@@ -65,7 +65,7 @@ impl Poll {
 /// After how long somebody may leave with nothing.
 pub(super) fn patience(wait: Duration) -> Duration {
     // A poll for less than a second lasts a second.
-    if wait < Duration::from_secs(1) { wait } else { wait + GRACE }
+    if wait < Duration::from_secs(1) { wait } else { wait.saturating_add(GRACE) }
 }
 
 impl Desk {

@@ -5,14 +5,17 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_sqs::types::{Message, MessageAttributeValue, MessageSystemAttributeName as Fact};
 use aws_smithy_types::base64;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::backend::wire::{self, MAX_HEADERS};
 use crate::backend::{DeadLetter, Delivery, Headers};
 use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::MessageId;
@@ -43,10 +46,53 @@ struct Packed<'a> {
     /// Nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     enqueued_at: Option<u64>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    attributes: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Attributes::is_empty")]
+    attributes: Attributes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dead: Option<Dead>,
+}
+
+/// Further attributes. A reader keeps no more of them than a message may have, and counts the others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+struct Attributes<'a> {
+    kept: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    #[serde(skip)]
+    left_out: usize,
+}
+
+impl Attributes<'_> {
+    fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+}
+
+impl<'de> Deserialize<'de> for Attributes<'_> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keeping;
+
+        impl<'de> Visitor<'de> for Keeping {
+            type Value = Attributes<'static>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut attributes = Attributes::default();
+                while let Some((name, value)) = map.next_entry::<String, String>()? {
+                    if attributes.kept.len() < MAX_HEADERS || attributes.kept.contains_key(name.as_str()) {
+                        attributes.kept.insert(name.into(), value.into());
+                    } else {
+                        attributes.left_out += 1;
+                    }
+                }
+                Ok(attributes)
+            }
+        }
+
+        deserializer.deserialize_map(Keeping)
+    }
 }
 
 /// What is written on a message that was moved to the dead letters by hand.
@@ -129,7 +175,7 @@ impl Letter {
                     put(name, value);
                     room -= 1;
                 } else {
-                    packed.attributes.insert(name.into(), value.into());
+                    packed.attributes.kept.insert(name.into(), value.into());
                 }
             }
         }
@@ -203,7 +249,9 @@ impl Received {
         }
         let packed =
             packed_text.as_deref().and_then(|text| serde_json::from_str::<Packed<'_>>(text).ok()).unwrap_or_default();
-        attributes.extend(packed.attributes.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+        let left_out = packed.attributes.left_out;
+        attributes
+            .extend(packed.attributes.kept.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())));
         let text = message.body.unwrap_or_default();
         let body = match packed.body.as_deref() {
             Some(BASE64) => base64::decode(&text).map_or_else(|_| Bytes::from(text), Bytes::from),
@@ -216,12 +264,17 @@ impl Received {
             enqueued_at: packed.enqueued_at.map(|nanos| Moment::from_nanos(nanos).into()),
             attributes,
         };
+        let content_type = ContentType::from(packed.content_type.as_ref());
+        let (content_type, headers) = match wire::check_headers(&content_type, Some(&headers), left_out) {
+            Ok(()) => (content_type, headers),
+            Err(error) => (wire::unread(error), Headers::default()),
+        };
         let sqs_id = message.message_id.unwrap_or_default();
         let id = packed.id.as_deref().unwrap_or(&sqs_id);
         let delivery = Delivery {
             id: id.into(),
             body,
-            content_type: packed.content_type.as_ref().into(),
+            content_type,
             headers: (headers != Headers::default()).then(|| Arc::new(headers)),
             receipt_handle: message.receipt_handle.unwrap_or_default().into(),
             delivery_count: number(&Fact::ApproximateReceiveCount).unwrap_or(1).min(u32::MAX.into()) as u32,
@@ -263,7 +316,7 @@ impl Received {
 
 /// SQS counts whole seconds. Less than asked for is never given.
 pub(super) fn whole_seconds(duration: Duration) -> i32 {
-    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
@@ -326,6 +379,27 @@ mod tests {
     }
 
     #[test]
+    fn a_letter_with_more_headers_than_a_message_may_have_is_not_read() {
+        let attributes = |many: usize| -> String {
+            (0..many).map(|number| format!("\"{number}\":\"\"")).collect::<Vec<_>>().join(",")
+        };
+        for (many, is_read) in [(MAX_HEADERS, true), (MAX_HEADERS + 1, false), (100_000, false)] {
+            let packed = MessageAttributeValue::builder()
+                .data_type("String")
+                .string_value(format!("{{\"attributes\":{{{}}}}}", attributes(many)))
+                .build()
+                .unwrap();
+            let message = Message::builder().body("1").message_id("m").message_attributes(HEADERS, packed).build();
+            let delivery = Received::new(message, Moment::from_nanos(0)).delivery;
+            assert_eq!(delivery.body, "1");
+            let kept = delivery.headers.map_or(0, |headers| headers.attributes.len());
+            assert_eq!(kept, if is_read { many } else { 0 });
+            assert_eq!(delivery.content_type == ContentType::Unmarked, is_read, "{}", delivery.content_type);
+            assert!(is_read || delivery.content_type.to_string().contains(&many.to_string()));
+        }
+    }
+
+    #[test]
     fn characters_that_sqs_does_not_take_travel_all_the_same() {
         let odd = "\u{fffe} \u{ffff} \u{0} \\ufffe";
         let headers = Headers {
@@ -353,6 +427,16 @@ mod tests {
         let by_policy = Received::new(message, Moment::from_nanos(0));
         assert!(by_policy.is_of(Some("another")) && !by_policy.is_of(Some(arn)));
         assert_eq!(&*by_policy.into_dead_letter(Some(3)).reason, "delivered 3 times");
+    }
+
+    #[test]
+    fn durations_of_any_length_are_whole_seconds() {
+        let millis = Duration::from_millis;
+        for (duration, seconds) in
+            [(millis(0), 0), (millis(1), 1), (millis(1_000), 1), (millis(1_001), 2), (Duration::MAX, i32::MAX)]
+        {
+            assert_eq!(whole_seconds(duration), seconds, "{duration:?}");
+        }
     }
 
     #[test]

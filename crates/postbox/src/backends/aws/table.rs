@@ -330,20 +330,20 @@ impl Table {
         drop(waiting);
         if has_watcher {
             self.joined.notify_one();
-        } else if let Err(error) = io_thread::spawn(Arc::clone(self).watch()) {
-            let mut waiting = lock(&self.waiting);
-            waiting.is_watched = false;
-            let waiters = std::mem::take(&mut waiting.waiters);
-            drop(waiting);
-            waiters.into_iter().for_each(|(_, promise)| promise.fulfil(Err(error.clone())));
+        } else {
+            let watching = Watching { table: Arc::clone(self), is_over: false };
+            // Without a thread it is dropped, and so ends.
+            let _ = io_thread::spawn(watching.run());
         }
         settled
     }
 
     /// Looks for all who wait, together, as long as anybody does.
-    async fn watch(self: Arc<Self>) {
+    async fn watch(&self, is_over: &mut bool) {
         let mut pause = LOOK.0;
         loop {
+            #[cfg(test)]
+            assert_ne!(self.name, tests::PANICS, "on purpose");
             let joined = self.joined.notified();
             let soonest = tokio::time::Instant::now() + LOOK.0;
             let ids: Vec<ReplyId> = {
@@ -351,6 +351,7 @@ impl Table {
                 waiting.waiters.retain(|(_, promise)| !promise.is_void());
                 if waiting.waiters.is_empty() {
                     waiting.is_watched = false;
+                    *is_over = true;
                     return;
                 }
                 let mut ids: Vec<_> = waiting.waiters.iter().map(|(id, _)| id.clone()).collect();
@@ -422,6 +423,32 @@ impl Table {
     }
 }
 
+/// The watch over a table. If it is dropped before its end, by a panic or with its thread, those who wait are told.
+struct Watching {
+    table: Arc<Table>,
+    is_over: bool,
+}
+
+impl Watching {
+    async fn run(mut self) {
+        self.table.watch(&mut self.is_over).await;
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut waiting = lock(&self.table.waiting);
+        waiting.is_watched = false;
+        let waiters = std::mem::take(&mut waiting.waiters);
+        drop(waiting);
+        // Dropped promises are errors.
+        drop(waiters);
+    }
+}
+
 /// How long to wait after a look that brought nothing, by how long before it.
 fn slower(pause: Duration) -> Duration {
     (pause * 3 / 2).min(LOOK.1)
@@ -433,7 +460,23 @@ fn is_refused(error: &SdkError<DeleteItemError>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_dynamodb::config::{BehaviorVersion, Config};
+
     use super::*;
+    use crate::mailbox::operation::Answer;
+
+    /// The watch over a table of this name panics.
+    pub(super) const PANICS: &str = "panics-on-purpose";
+
+    #[test]
+    fn a_panic_of_the_watch_fails_those_who_wait_and_the_next_one_begins_another() {
+        let client = Client::from_conf(Config::builder().behavior_version(BehaviorVersion::latest()).build());
+        let table = Table::new(client, PANICS.into(), "dynamodb".into());
+        for _ in 0..2 {
+            let settled = Answer::from_future(table.settled(ReplyId::new()));
+            assert!(matches!(settled.blocking(), Err(Error::Connection { .. })));
+        }
+    }
 
     #[test]
     fn looks_become_rare_while_nothing_comes() {

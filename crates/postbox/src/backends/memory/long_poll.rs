@@ -17,8 +17,8 @@ pub(super) struct LongPoll {
     pub(super) request: Receive,
     pub(super) deadline: Moment,
     pub(super) ticket: Option<Ticket>,
-    /// The end of the wait, with the waker that it wakes.
-    pub(super) alarm: Option<(Alarm, Waker)>,
+    /// The end of the wait.
+    pub(super) alarm: Option<Alarm>,
     /// How often it may still look again before it sleeps.
     pub(super) looks: u32,
 }
@@ -49,12 +49,11 @@ impl Future for LongPoll {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // Set before the look, so that a clock that is moved in between is not missed.
-        if this.alarm.as_ref().is_none_or(|(_, waker)| !waker.will_wake(context.waker())) {
-            let alarm = clock.set_alarm(this.deadline, context.waker().clone());
-            if let Some((old, _)) = this.alarm.replace((alarm, context.waker().clone())) {
-                clock.cancel_alarm(old);
-            }
+        // Set before the look, so that a clock that is moved in between is not missed; and at each look, since the last one may
+        // have rung too early.
+        let alarm = clock.set_alarm(this.deadline, context.waker().clone());
+        if let Some(old) = this.alarm.replace(alarm) {
+            clock.cancel_alarm(old);
         }
         let waker = context.waker().clone();
         let mut state = store.lock();
@@ -86,7 +85,7 @@ impl Future for LongPoll {
 impl Drop for LongPoll {
     fn drop(&mut self) {
         let store = &self.mailbox.store;
-        if let Some((alarm, _)) = self.alarm.take() {
+        if let Some(alarm) = self.alarm.take() {
             store.clock.cancel_alarm(alarm);
         }
         let had_ticket = self.ticket.is_some();

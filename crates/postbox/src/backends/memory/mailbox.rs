@@ -219,6 +219,9 @@ impl ByteMailbox for MemoryMailbox {
         if !deliveries.is_empty() || request.wait.is_zero() {
             return Answer::ready(Ok(deliveries));
         }
+        if let Err(error) = self.store.clock.start() {
+            return Answer::ready(Err(error));
+        }
         let deadline = self.store.clock.now().after(request.wait);
         Answer::from_future(LongPoll {
             mailbox: self.clone(),

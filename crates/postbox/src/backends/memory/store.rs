@@ -353,12 +353,10 @@ impl Store {
 /// The alarm rings.
 impl Wake for Store {
     fn wake(self: Arc<Self>) {
-        let mut state = self.lock();
-        // It may have been set anew, for later, while it rang.
-        if state.alarm.as_ref().is_some_and(|(at, _)| *at <= self.clock.now()) {
-            state.alarm = None;
+        // It may have rung too early, or have been set anew while it rang: it is set again if there is still need for it.
+        if let Some((_, alarm)) = self.lock().alarm.take() {
+            self.clock.cancel_alarm(alarm);
         }
-        drop(state);
         self.act(|ledger, now| ledger.advance(now));
     }
 }

@@ -1,11 +1,9 @@
 //! How a message looks in lists and sorted sets, and answers of scripts in our terms.
 
-use bytes::Bytes;
 use redis::Value;
 
 use crate::backend::wire;
 use crate::backend::{Delivery, Receipt, Special};
-use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::{MessageId, ReceiptHandle};
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::Moment;
@@ -29,11 +27,7 @@ fn number<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 /// The delivery that an entry is about.
 pub(super) fn delivery(entry: &[u8], body: Vec<u8>, now: u64) -> Delivery {
-    // A later version is handed on as it is: the codec says that it cannot be read.
-    let (body, content_type, headers) = match wire::decode(body.into()) {
-        Ok(parts) => parts,
-        Err(error) => (Bytes::new(), ContentType::from(error.to_string().as_str()), None),
-    };
+    let (body, content_type, headers) = wire::decode_or_mark(body.into());
     let head = u32::from_be_bytes(number(&entry[..4]));
     let rank = u32::from_be_bytes(number(&entry[20..24]));
     let rank_and_sent = u64::from_be_bytes(number(&entry[24..32]));
@@ -89,9 +83,11 @@ pub(super) fn wishes(special: &Special) -> Vec<u8> {
     packed
 }
 
-/// Never earlier than asked for.
+/// Never earlier than asked for, unless a script could not add it to its time: its numbers are exact up to 2⁵³ half microseconds.
 pub(super) fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    /// 63 years.
+    const LONGEST: u64 = 2_000_000_000_000;
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_or(LONGEST, |millis| millis.min(LONGEST))
 }
 
 /// All keys of a mailbox are in the slot of this. A colon in a prefix is written otherwise, so that no name reaches another

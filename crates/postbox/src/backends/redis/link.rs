@@ -538,33 +538,51 @@ impl Drop for LongAttempt {
     }
 }
 
+/// The watch over a connection. However it ends, the next one who begins to wait begins another.
+struct Watching {
+    link: Weak<Link>,
+    /// It was given up before.
+    is_over: bool,
+}
+
+impl Watching {
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(KEEP_ALIVE).await;
+            let Some(link) = self.link.upgrade() else { return };
+            if link.waiting.load(Ordering::SeqCst) == 0 {
+                link.is_watched.store(false, Ordering::SeqCst);
+                // Whoever has begun meanwhile found it watched.
+                if link.waiting.load(Ordering::SeqCst) == 0 || link.is_watched.swap(true, Ordering::SeqCst) {
+                    self.is_over = true;
+                    return;
+                }
+            }
+            let Some(wire) = lock(&link.wires[Use::News as usize]).clone() else { continue };
+            let answer = tokio::time::timeout(ATTEMPT, wire.ask(&cmd("PING"))).await;
+            if !matches!(answer, Ok(Ok(_))) {
+                link.lost(wire.number, Use::News, true);
+            }
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade().filter(|_| !self.is_over) {
+            link.is_watched.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
 impl Watched for Link {
     /// Somebody begins to wait: a connection that is silently dead has to be noticed.
     fn begin_waiting(self: &Arc<Self>) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if !self.is_watched.swap(true, Ordering::SeqCst) {
-            let link: Weak<Self> = Arc::downgrade(self);
-            let watching = io_thread::spawn(async move {
-                loop {
-                    tokio::time::sleep(KEEP_ALIVE).await;
-                    let Some(link) = link.upgrade() else { return };
-                    if link.waiting.load(Ordering::SeqCst) == 0 {
-                        link.is_watched.store(false, Ordering::SeqCst);
-                        // Whoever has begun meanwhile found it watched.
-                        if link.waiting.load(Ordering::SeqCst) == 0 || link.is_watched.swap(true, Ordering::SeqCst) {
-                            return;
-                        }
-                    }
-                    let Some(wire) = lock(&link.wires[Use::News as usize]).clone() else { continue };
-                    let answer = tokio::time::timeout(ATTEMPT, wire.ask(&cmd("PING"))).await;
-                    if !matches!(answer, Ok(Ok(_))) {
-                        link.lost(wire.number, Use::News, true);
-                    }
-                }
-            });
-            if watching.is_err() {
-                self.is_watched.store(false, Ordering::SeqCst);
-            }
+            let watching = Watching { link: Arc::downgrade(self), is_over: false };
+            // Without a thread it is dropped, and so ends.
+            let _ = io_thread::spawn(watching.run());
         }
     }
 
@@ -586,4 +604,18 @@ fn slot(key: &str) -> u16 {
 fn pause(failures: u32) -> Duration {
     let longest = Duration::from_millis(10 << failures.min(6)).min(Duration::from_millis(500));
     longest.mul_f64(rand::rng().random_range(0.5..1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_a_place_is_a_cluster_is_known_without_a_connection() {
+        let cluster = Target::Cluster(Box::new(|| ClusterClientBuilder::new(["redis://127.0.0.1:1"])));
+        let server = Target::Server(Client::open("redis://127.0.0.1:1").unwrap());
+        for (target, flag) in [(cluster, "1"), (server, "0")] {
+            assert_eq!(Link::new("redis".into(), target, Manners::default()).cluster_flag(), flag);
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! Where a URI leads: servers, user, database, and how to behave there.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use redis::cluster::ClusterClientBuilder;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
@@ -12,7 +11,8 @@ use redis::{
 
 use super::link::{Manners, Target};
 use crate::error::Error;
-use crate::resolver::address::{Uri, decoded, seconds};
+use crate::mailbox::ranges::{REPLICA_TIMEOUT, TIMEOUT};
+use crate::resolver::address::{Uri, decoded};
 
 /// The options of a URI that are about the place, not about the mailbox.
 pub(crate) const OPTIONS: &[&str] = &[
@@ -56,8 +56,7 @@ impl Place {
             Some((user, password)) => (decoded(user), decoded(password)),
             None => Default::default(),
         };
-        let (mut manners, wishes) = options(uri)?;
-        manners.replica_timeout = manners.replica_timeout.min(Duration::from_secs(60 * 60));
+        let (manners, wishes) = options(uri)?;
         let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(wishes.db);
         if !user.is_empty() {
             settings = settings.set_username(&user);
@@ -170,11 +169,11 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
                 let db = value.parse::<u32>().map_err(|_| bad("db", "a whole number, 0 or more"))?;
                 wishes.db = db.into();
             }
-            "timeout" => manners.patience = seconds("timeout", value)?,
+            "timeout" => manners.patience = TIMEOUT.parse(value)?,
             "min_replicas" => {
                 manners.min_replicas = value.parse().map_err(|_| bad("min_replicas", "a whole number, 0 or more"))?;
             }
-            "replica_timeout" => manners.replica_timeout = seconds("replica_timeout", value)?,
+            "replica_timeout" => manners.replica_timeout = REPLICA_TIMEOUT.parse(value)?,
             "allow_eviction" => {
                 manners.allow_eviction = value.parse().map_err(|_| bad("allow_eviction", "true or false"))?;
             }

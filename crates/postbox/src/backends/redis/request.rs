@@ -45,41 +45,21 @@ impl Post {
 
     /// Works in a slot, request by request, until nothing is left to do there.
     fn drive(self: &Arc<Self>, tray: fn(&Post) -> &Tray<Task>, slot: Slot) {
-        let post = Arc::clone(self);
-        let started = io_thread::spawn(async move {
-            loop {
-                tray(&post).gather().await;
-                let can_tell = post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel);
-                let (tasks, other) = tray(&post).take(slot);
-                if let Some(other) = other {
-                    post.drive(tray, other);
-                }
-                if tasks.is_empty() {
-                    break;
-                }
-                let (began, many, load) = (Instant::now(), tasks.len(), Load::of(tasks));
-                let untold = if can_tell { load.messages().filter(|message| is_plain(message)).count() } else { 0 };
-                // Whoever is told when it is on its way asks right behind it, as a rule. Should that be too early, he hears of it
-                // from the server.
-                let tell = || {
-                    if untold > 0 {
-                        post.link.hubs.wake(&post.channel, untold as u64);
-                    }
-                };
-                let results = begun(post.serve(&load, tray(&post).name(slot)), tell).await;
-                tray(&post).ended(slot, many, began.elapsed());
-                wake_all(load.fulfil(results).into_iter());
-            }
-        });
-        if let Err(error) = started {
-            // No thread to work on: what waits has failed.
-            loop {
-                let (tasks, _) = tray(self).take(slot);
-                if tasks.is_empty() {
-                    break;
-                }
+        let working = Working { post: Arc::clone(self), tray, slot, under_way: 0, is_over: false };
+        // Without a thread to work on it is dropped, and what it was to do fails.
+        let _ = io_thread::spawn(working.run());
+    }
+
+    /// Fails all that waits in a tray, and frees the slot.
+    fn fail(&self, tray: fn(&Post) -> &Tray<Task>, slot: Slot, error: &Error) {
+        let mut slots = vec![slot];
+        while let Some(slot) = slots.pop() {
+            let (tasks, other) = tray(self).take(slot);
+            slots.extend(other);
+            if !tasks.is_empty() {
                 tray(self).ended(slot, tasks.len(), Duration::ZERO);
                 wake_all(Load::of(tasks).fulfil(Results::all_failed(error.clone())).into_iter());
+                slots.push(slot);
             }
         }
     }
@@ -240,6 +220,63 @@ impl Post {
     }
 }
 
+/// The work in a slot. If it is dropped before its end, by a panic or with its thread, what it had taken and what waits fails.
+struct Working {
+    post: Arc<Post>,
+    tray: fn(&Post) -> &Tray<Task>,
+    slot: Slot,
+    /// How many tasks of the tray are in the request that is under way.
+    under_way: usize,
+    is_over: bool,
+}
+
+impl Working {
+    async fn run(mut self) {
+        let (post, tray, slot) = (Arc::clone(&self.post), self.tray, self.slot);
+        loop {
+            tray(&post).gather().await;
+            let can_tell = post.link.manners.min_replicas == 0 && post.link.hubs.is_waited_for(&post.channel);
+            let (tasks, other) = tray(&post).take(slot);
+            self.under_way = tasks.len();
+            if let Some(other) = other {
+                post.drive(tray, other);
+            }
+            if tasks.is_empty() {
+                self.is_over = true;
+                break;
+            }
+            #[cfg(test)]
+            assert_ne!(post.name.as_str(), tests::PANICS, "on purpose");
+            let (began, many, load) = (Instant::now(), tasks.len(), Load::of(tasks));
+            let untold = if can_tell { load.messages().filter(|message| is_plain(message)).count() } else { 0 };
+            // Whoever is told when it is on its way asks right behind it, as a rule. Should that be too early, he hears of it
+            // from the server.
+            let tell = || {
+                if untold > 0 {
+                    post.link.hubs.wake(&post.channel, untold as u64);
+                }
+            };
+            let results = begun(post.serve(&load, tray(&post).name(slot)), tell).await;
+            self.under_way = 0;
+            tray(&post).ended(slot, many, began.elapsed());
+            wake_all(load.fulfil(results).into_iter());
+        }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        if self.under_way > 0 {
+            (self.tray)(&self.post).ended(self.slot, self.under_way, Duration::ZERO);
+        }
+        let error = Error::connection("the thread for connections to servers could not do the operation");
+        self.post.fail(self.tray, self.slot, &error);
+    }
+}
+
 /// What comes of a future; calls `then` when it was polled once.
 async fn begun<T>(future: impl Future<Output = T>, then: impl FnOnce()) -> T {
     let mut future = pin!(future);
@@ -281,4 +318,35 @@ fn found(parts: Vec<Value>) -> Vec<Found> {
         (deliveries, due)
     });
     of_each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Client;
+
+    use super::super::link::{Link, Manners, Target};
+    use super::*;
+    use crate::mailbox::codec::ContentType;
+    use crate::resolver::address::MailboxName;
+
+    /// Work for a mailbox of this name panics.
+    pub(super) const PANICS: &str = "panics-on-purpose";
+
+    #[test]
+    fn a_panic_of_the_work_in_a_slot_fails_what_waits_and_what_comes_later() {
+        let client = Client::open("redis://127.0.0.1:1").unwrap();
+        let link = Link::new("redis://127.0.0.1:1".into(), Target::Server(client), Manners::default());
+        let post = Post::new(link, MailboxName::new(PANICS).unwrap());
+        let message = || Outgoing::new(Bytes::new(), ContentType::Unmarked);
+        let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };
+        for _ in 0..4 {
+            // More than one request takes.
+            let sends: Vec<_> = (0..40).map(|_| post.send(Batch::from_buf([message()]))).collect();
+            let receives: Vec<_> = (0..4).map(|_| post.attempt(receive)).collect();
+            for error in sends.into_iter().map(|sent| sent.blocking().unwrap_err()) {
+                assert!(matches!(error, Error::Connection { transient: true, .. }), "{error:?}");
+            }
+            assert!(receives.into_iter().all(|found| found.blocking().is_err()));
+        }
+    }
 }

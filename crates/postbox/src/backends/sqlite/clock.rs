@@ -50,7 +50,7 @@ pub(super) struct Now {
 impl Now {
     /// When the process's clock shows a moment of the file.
     pub(super) fn alarm(self, moment: i64) -> Moment {
-        let millis = u64::try_from(moment - self.offset).unwrap_or(0);
+        let millis = u64::try_from(moment.saturating_sub(self.offset)).unwrap_or(0);
         Moment::from_nanos(millis.saturating_mul(1_000_000))
     }
 }
@@ -63,7 +63,7 @@ pub(super) fn milliseconds(time: std::time::SystemTime) -> i64 {
 
 /// Whether a clock was ahead when something was last written: deadlines may lie too far in the future.
 pub(super) const fn is_behind(now: i64, high_water: i64) -> bool {
-    high_water - now > TOLERANCE
+    high_water.saturating_sub(now) > TOLERANCE
 }
 
 /// Statements that restart the deadlines which were set after ?2: at ?1, each with its own length.

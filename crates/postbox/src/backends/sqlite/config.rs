@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::mailbox::ranges::BUSY_TIMEOUT;
 
 /// When a `send` that returned is safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,9 +16,6 @@ pub enum Synchronous {
     /// leaves the file whole. Several times as fast.
     Normal,
 }
-
-/// The longest time that an operation can be made to wait for a lock.
-const LONGEST_BUSY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How a file is used.
 ///
@@ -67,10 +65,6 @@ impl SqliteConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        if self.busy_timeout > LONGEST_BUSY_TIMEOUT {
-            let given = format!("{} s", self.busy_timeout.as_secs_f64());
-            return Err(Error::invalid("busy_timeout", given, "0 s to 300 s"));
-        }
-        Ok(())
+        BUSY_TIMEOUT.check(self.busy_timeout)
     }
 }

@@ -11,7 +11,9 @@ use crate::resolver::address::MailboxName;
 
 /// Milliseconds, rounded up so that nothing ends early.
 pub(super) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX / 4)
+    /// A moment that is this much later is still in range.
+    const LONGEST: i64 = i64::MAX / 4;
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_or(LONGEST, |millis| millis.min(LONGEST))
 }
 
 /// The row of a mailbox, as the transaction has changed it. It is written back when the transaction ends.
@@ -142,7 +144,7 @@ impl MailboxRow {
     pub(super) fn mark_used(&mut self, now: i64) {
         let idle_at = self.idle_expiry.map(|idle| now.saturating_add(idle));
         let is_worth_a_write = match (self.idle_at, idle_at) {
-            (Some(old), Some(new)) => new - old > self.idle_expiry.unwrap_or(0) / 8,
+            (Some(old), Some(new)) => new.saturating_sub(old) > self.idle_expiry.unwrap_or(0) / 8,
             (old, new) => old != new,
         };
         if is_worth_a_write {

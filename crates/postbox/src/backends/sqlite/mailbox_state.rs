@@ -305,7 +305,7 @@ impl MailboxState<'_> {
             )?
             .query_row([self.row.id], |found| found.get(0))
             .optional()?;
-        let use_again = self.row.idle_expiry.map(|idle| self.now + idle / 2);
+        let use_again = self.row.idle_expiry.map(|idle| self.now.saturating_add(idle / 2));
         Ok(due.into_iter().chain(expiry).chain(use_again).min())
     }
 
@@ -514,11 +514,7 @@ fn blob_of(id: &MessageId) -> Option<[u8; 16]> {
 
 /// A delivery without a receipt.
 fn delivery(id: &[u8], deliveries: i64, sent_at: i64, body: Vec<u8>, now: i64) -> Delivery {
-    // A later version is handed on as it is: the codec says that it cannot be read.
-    let (body, content_type, headers) = match wire::decode(body.into()) {
-        Ok(parts) => parts,
-        Err(error) => (bytes::Bytes::new(), crate::mailbox::codec::ContentType::from(error.to_string().as_str()), None),
-    };
+    let (body, content_type, headers) = wire::decode_or_mark(body.into());
     Delivery {
         id: id_of(id),
         body,

@@ -128,6 +128,9 @@ impl Writer {
                 while let Some(operation) = self.0.operations.dequeue() {
                     drop(operation);
                 }
+                // Receives that wait look once more, and fail.
+                self.0.mailboxes.wake_all();
+                self.0.replies.wake_all();
             }
         }
         let ending = Ending(Arc::clone(&writer));
@@ -379,11 +382,13 @@ impl File {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future as _;
+
     use futures_util::future::join;
 
     use super::super::SqliteBackend;
     use super::*;
-    use crate::backend::{Backend as _, Outgoing};
+    use crate::backend::{Backend as _, Outgoing, Receive};
     use crate::mailbox::codec::ContentType;
 
     fn message() -> Outgoing {
@@ -420,6 +425,45 @@ mod tests {
         assert_eq!(total(), 2);
         assert_failed(crate::mailbox::operation::Call::new(move || fails(name)).blocking());
         assert_eq!(total(), 2);
+    }
+
+    #[test]
+    fn waits_fail_when_the_thread_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = SqliteBackend::open(folder.path().join("a.db")).unwrap();
+        let mailbox = backend.mailbox(&MailboxName::new("jobs").unwrap(), &Default::default()).unwrap();
+        let long = Duration::from_secs(3_600);
+        let waiting = std::thread::spawn(move || {
+            let request = Receive { max: 1, visibility: long, wait: long };
+            postbox_core::wait_for(async { mailbox.receive(request).await })
+        });
+        while backend.inner.writer.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        backend.inner.writer.close();
+        assert!(matches!(waiting.join().unwrap(), Err(Error::Connection { .. })));
+    }
+
+    /// A task of an executor that panics when it is woken.
+    struct Panics;
+
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_does_not_end_the_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = SqliteBackend::open(folder.path().join("a.db")).unwrap();
+        let writer = &backend.inner.writer;
+        for _ in 0..3 {
+            let waker = Waker::from(Arc::new(Panics));
+            let mut submitted = writer.enqueue(|_| Ok(()), None);
+            let _ = std::pin::Pin::new(&mut submitted).poll(&mut std::task::Context::from_waker(&waker));
+            writer.enqueue(|_| Ok(()), None).blocking().unwrap();
+        }
     }
 
     #[test]

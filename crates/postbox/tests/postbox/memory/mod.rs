@@ -503,3 +503,29 @@ fn the_defaults_of_a_mailbox_are_those_of_the_specification() {
     assert!(matches!(reply.poll().blocking(), Err(Error::ReplyExpired { .. })));
     assert_eq!(SCAN_LIMIT, 100);
 }
+
+#[test]
+fn settings_in_a_uri_are_checked_as_it_is_opened() {
+    for (option, limit) in [
+        ("max_size=0", "1 to 1099511627776"),
+        ("max_size=99999999999999999999", "1 to 1099511627776"),
+        ("max_deliveries=1000001", "1 to 1000000"),
+        ("deduplication_window=1e19", "0 to 31536000"),
+        ("deduplication_window=nan", "0 to 31536000"),
+        ("idle_expiry=0", "0.001 to 31536000"),
+        ("idle_expiry=1e20", "0.001 to 31536000"),
+    ] {
+        let (name, value) = option.split_once('=').unwrap();
+        let opened = postbox::open::<u32, (), Json>(format!("memory://uri-settings?{option}")).blocking().err();
+        let connected = postbox::connect(format!("memory://?{option}")).blocking().err();
+        for refused in [opened, connected] {
+            match refused.expect(option) {
+                Error::InvalidParameter { parameter, value: named, limit: allowed } => {
+                    assert_eq!((parameter, named), (name, format!("{value:?}")));
+                    assert!(allowed.contains(limit), "{option}: {allowed}");
+                }
+                other => panic!("{option}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,8 +1,10 @@
 //! What other threads send: nobody can tell the difference.
 
+use std::future::{Future as _, IntoFuture as _};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Waker;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -257,5 +259,68 @@ fn a_lease_that_ends_while_messages_are_taken_in_is_behind_them() {
         }
         assert_eq!(order, [2, 3, 1], "the clock jumped at its read {reads}");
         drop(lease);
+    }
+}
+
+/// A clock whose alarms can be set a second too early.
+#[derive(Clone, Debug, Default)]
+struct Early {
+    clock: ManualClock,
+    is_early: Arc<AtomicBool>,
+}
+
+impl Clock for Early {
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn set_alarm(&self, at: Moment, waker: Waker) -> Alarm {
+        let early = if self.is_early.load(Ordering::SeqCst) { 1_000_000_000 } else { 0 };
+        self.clock.set_alarm(Moment::from_nanos(at.as_nanos() - early), waker)
+    }
+
+    fn cancel_alarm(&self, alarm: Alarm) {
+        self.clock.cancel_alarm(alarm);
+    }
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn an_alarm_that_rings_too_early_rings_again() {
+    let seconds = Duration::from_secs;
+    for (lease, wait) in [(60, 10), (10, 60)] {
+        let clock = Early::default();
+        let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
+        let mailbox: Mailbox<u32> = connection.mailbox("jobs").unwrap();
+        mailbox.send(&1).blocking().unwrap();
+        let leased = mailbox.receive().visibility_timeout(seconds(lease)).blocking().unwrap();
+        let flag = Arc::new(Flag::default());
+        let waker = Waker::from(Arc::clone(&flag));
+        let mut receive = pin!(mailbox.receive().wait_time(seconds(wait)).into_future());
+        // It looks a few times before it sleeps.
+        let mut look = || loop {
+            flag.0.store(false, Ordering::SeqCst);
+            let looked = receive.as_mut().poll(&mut Context::from_waker(&waker));
+            if looked.is_ready() || !flag.0.load(Ordering::SeqCst) {
+                return looked.map(|received| received.unwrap().len());
+            }
+        };
+        clock.is_early.store(true, Ordering::SeqCst);
+        assert!(look().is_pending());
+        clock.is_early.store(false, Ordering::SeqCst);
+        clock.clock.advance(seconds(9));
+        assert!(look().is_pending(), "its time has not come");
+        clock.clock.advance(seconds(1));
+        assert!(flag.0.load(Ordering::SeqCst), "nobody wakes it: a lease of {lease} s, a wait of {wait} s");
+        assert_eq!(look(), Poll::Ready(usize::from(lease < wait)));
+        drop(leased);
     }
 }

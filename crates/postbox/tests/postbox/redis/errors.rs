@@ -220,7 +220,12 @@ fn a_uri_that_is_wrong_says_what_is_allowed() {
         ("redis://h/jobs?timeout=soon", &["timeout", "\"soon\"", "seconds"]),
         ("redis://h/jobs?timeout=-1", &["timeout", "\"-1\"", "seconds"]),
         ("redis://h/jobs?min_replicas=-1", &["min_replicas", "\"-1\"", "0 or more"]),
+        ("redis://h/jobs?timeout=1e19", &["timeout", "\"1e19\"", "seconds", "300"]),
+        ("redis://h/jobs?timeout=300.1", &["timeout", "\"300.1\"", "seconds", "300"]),
         ("redis://h/jobs?replica_timeout=x", &["replica_timeout", "\"x\"", "seconds"]),
+        ("redis://h/jobs?replica_timeout=0", &["replica_timeout", "\"0\"", "0.001", "300"]),
+        ("redis://h/jobs?replica_timeout=3600", &["replica_timeout", "\"3600\"", "300"]),
+        ("redis://h/jobs?idle_expiry=1e20", &["idle_expiry", "\"1e20\"", "0.001", "31536000"]),
         ("redis://h/jobs?allow_eviction=maybe", &["allow_eviction", "\"maybe\"", "true or false"]),
         ("redis://h/jobs?tls=1", &["tls", "\"1\"", "true or false"]),
         ("rediss://h/jobs?ca=/no/such/file", &["ca", "/no/such/file", "PEM"]),
@@ -311,4 +316,16 @@ fn no_secret_of_a_server_is_shown() {
     let log = log.0.lock().unwrap().clone();
     assert!(!shown.contains(SECRET), "{shown}");
     assert!(!log.contains(SECRET), "{log}");
+}
+
+#[test]
+fn a_stored_message_with_a_million_headers_is_not_decoded() {
+    let redis = Redis::start();
+    let jobs = jobs(&apart(&redis.url()));
+    jobs.send(&1).blocking().unwrap();
+    const STORE: &str = "redis.call('HSET', KEYS[1], redis.call('HKEYS', KEYS[1])[1], \
+                         'PB\\1\\192\\132\\61' .. string.rep('\\0', 2000000))";
+    redis.command(&["EVAL", STORE, "1", "{queue:jobs}:data"]);
+    let error = jobs.receive().blocking().unwrap_err();
+    assert!(matches!(&error, Error::Serialization { reason, .. } if reason.contains("1000000 headers")), "{error}");
 }
