@@ -40,7 +40,9 @@ pub(crate) enum Command {
     /// Runs a program for each message: body on its standard input, standard output is the reply
     ///
     /// Exit status 0 finishes the message, 65 or 78 sends it to the dead letters at once; after any other, or a signal, it
-    /// is tried again until the attempts are used up. Ctrl-C lets the programs that run finish and gives the rest back.
+    /// is tried again until the attempts are used up. A program that cannot be started gives its message back. Ctrl-C lets
+    /// the programs that run finish, within --shutdown-limit, and gives the rest back. A program that runs longer, or whose
+    /// lease is lost, is ended with all processes of its process group: by SIGTERM, and by SIGKILL 5 s later.
     Work(Work),
     /// Says how many messages are where
     Stats {
@@ -169,6 +171,9 @@ pub(crate) struct Work {
     /// The first retry comes after so long, each further one after twice the time
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration)]
     pub(crate) backoff: Duration,
+    /// Time for programs to finish after Ctrl-C; then they are ended and their messages are given back
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
+    pub(crate) shutdown_limit: Duration,
     /// Ends after so many receives
     #[arg(long, value_parser = number::<u64>)]
     pub(crate) max_iterations: Option<u64>,

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{Arguments, Command, Dead, Receive, Request, Send};
 use crate::output::{self, Failure, Shown};
 use crate::plain::Mailbox;
-use crate::{bench, demo, transfer, work};
+use crate::{bench, demo, process, transfer, work};
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { url, json, command } = arguments;
@@ -112,7 +112,7 @@ pub(crate) fn on_interrupt(
     let mut is_raised = false;
     ctrlc::set_handler(move || {
         if std::mem::replace(&mut is_raised, true) {
-            std::process::exit(130);
+            process::exit_at_once(130);
         }
         let _dealing = DEALING.lock();
         act();
@@ -320,7 +320,7 @@ fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
                         "{}  {} deliveries  {}  {}",
                         letter.id,
                         letter.delivery_count,
-                        letter.reason,
+                        output::one_line(&letter.reason),
                         output::short(&letter.body)
                     )
                 })?;

@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod output;
 mod plain;
+mod process;
 mod transfer;
 mod work;
 
