@@ -65,8 +65,9 @@ pub(crate) enum Command {
     List,
     /// Moves all messages from one mailbox to another, of any kind; nothing is lost when interrupted
     ///
-    /// Bodies, attributes and reply addresses go along. Delayed, leased and dead messages stay where they are, and so do
-    /// requests, whose replies are awaited there.
+    /// Ids, bodies, content types, attributes, reply addresses and times of sending go along; groups, deduplication ids,
+    /// expiry and delivery counts do not. Delayed, leased and dead messages stay where they are, and so do requests, whose
+    /// replies are awaited there, and messages that the target does not take, as when it has another message with the same id.
     Move {
         /// The mailbox to take from, like sqlite://old.db/jobs
         from: String,

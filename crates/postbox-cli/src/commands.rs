@@ -62,7 +62,10 @@ pub(crate) fn open_existing(url: &str) -> Result<Mailbox, Failure> {
 
 fn check_file(url: &str) -> Result<(), Failure> {
     let place = url.split('?').next().unwrap_or_default();
-    let Some(path) = place.strip_prefix("sqlite://") else { return Ok(()) };
+    let Some((scheme, path)) = place.split_once("://") else { return Ok(()) };
+    if !scheme.eq_ignore_ascii_case("sqlite") {
+        return Ok(());
+    }
     let file = path.rsplit_once('/').map_or(path, |(file, _)| file);
     // What else may be wrong with it, and what percent signs stand for, the library knows.
     let folder = std::path::Path::new(file).parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -5,6 +5,8 @@ mod interrupts;
 mod output;
 mod snapshots;
 #[cfg(unix)]
+mod transfer;
+#[cfg(unix)]
 mod work;
 
 use std::io::Write as _;
