@@ -205,3 +205,29 @@ fn an_interrupted_benchmark_deletes_its_mailbox() {
         assert_eq!(ok(folder.path(), &["receive"]), "mine\n");
     }
 }
+
+#[test]
+fn a_demo_that_is_ended_leaves_nothing_behind() {
+    for (name, code) in [("-TERM", Some(130)), ("-INT", Some(130)), ("-KILL", None)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut demo = postbox(folder.path())
+            .args(["demo", "--requests", "100000000", "--workers", "3"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut workers = Vec::new();
+        until("three workers run", || {
+            let children = Command::new("pgrep").args(["-P", &demo.id().to_string()]).output().unwrap();
+            workers = numbers(&out(&children));
+            workers.len() == 3
+        });
+        signal(name, &demo.id().to_string());
+        assert_eq!(demo.wait().unwrap().code(), code, "{name}");
+        until("the workers end", || !workers.iter().any(|worker| is_running(*worker)));
+        if code.is_some() {
+            assert_eq!(folder.path().read_dir().unwrap().count(), 0, "{name}");
+        }
+    }
+}
