@@ -34,6 +34,10 @@ pub(crate) enum Command {
     /// Stores a message: the argument, a file, or standard input
     Send(Send),
     /// Leases messages and prints them
+    ///
+    /// Leases are kept alive while the reader of the output is slow. A message whose lease was lost before it was printed is not
+    /// printed: it is delivered again. With --ack and --follow messages are acknowledged, but requests, whose replies are
+    /// awaited, are not: with --follow each is printed once, stays leased, and is given back at the end.
     Receive(Receive),
     /// Sends a request, waits for its reply and prints that
     Request(Request),
@@ -107,10 +111,10 @@ pub(crate) struct Send {
     /// The body is in this file
     #[arg(long, conflicts_with = "body")]
     pub(crate) file: Option<PathBuf>,
-    /// One message per line
+    /// One message per line, sent as it comes; empty lines are left out
     #[arg(long, conflicts_with = "body")]
     pub(crate) lines: bool,
-    /// Sends so many lines at a time
+    /// Sends at most this many lines in one request
     #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
     pub(crate) batch: usize,
     /// Invisible for so long
@@ -144,7 +148,7 @@ pub(crate) struct Receive {
     /// Acknowledges each message once it is printed
     #[arg(long)]
     pub(crate) ack: bool,
-    /// Goes on until Ctrl-C; what is printed is acknowledged, the rest is given back
+    /// Goes on until Ctrl-C; what is printed is acknowledged, requests and the rest are given back
     #[arg(long)]
     pub(crate) follow: bool,
 }

@@ -7,6 +7,9 @@ mod demo;
 mod output;
 mod plain;
 mod process;
+mod receive;
+mod send;
+mod signals;
 mod transfer;
 mod work;
 

@@ -3,6 +3,10 @@
 mod commands;
 mod interrupts;
 mod output;
+#[cfg(unix)]
+mod receive;
+#[cfg(unix)]
+mod send;
 mod snapshots;
 #[cfg(unix)]
 mod transfer;
@@ -77,4 +81,14 @@ fn signal(signal: &str, id: &str) {
 fn is_running(id: u32) -> bool {
     let status = Command::new("ps").args(["-o", "stat=", "-p", &id.to_string()]).output().unwrap();
     !matches!(out(&status).trim_start().chars().next(), None | Some('Z'))
+}
+
+/// Waits until a process handles SIGINT. Before that it is killed by it.
+#[cfg(target_os = "linux")]
+fn until_it_handles_interrupts(id: u32) {
+    until("SIGINT is handled", || {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(caught, 16).unwrap() & 1 << 1 != 0
+    });
 }
