@@ -34,13 +34,19 @@ pub(crate) enum Command {
     /// Stores a message: the argument, a file, or standard input
     Send(Send),
     /// Leases messages and prints them
+    ///
+    /// Leases are kept alive while the reader of the output is slow. A message whose lease was lost before it was printed is not
+    /// printed: it is delivered again. With --ack and --follow messages are acknowledged, but requests, whose replies are
+    /// awaited, are not: with --follow each is printed once, stays leased, and is given back at the end.
     Receive(Receive),
     /// Sends a request, waits for its reply and prints that
     Request(Request),
     /// Runs a program for each message: body on its standard input, standard output is the reply
     ///
     /// Exit status 0 finishes the message, 65 or 78 sends it to the dead letters at once; after any other, or a signal, it
-    /// is tried again until the attempts are used up. Ctrl-C lets the programs that run finish and gives the rest back.
+    /// is tried again until the attempts are used up. A program that cannot be started gives its message back. Ctrl-C lets
+    /// the programs that run finish, within --shutdown-limit, and gives the rest back. A program that runs longer, or whose
+    /// lease is lost, is ended with all processes of its process group: by SIGTERM, and by SIGKILL 5 s later.
     Work(Work),
     /// Says how many messages are where
     Stats {
@@ -63,8 +69,9 @@ pub(crate) enum Command {
     List,
     /// Moves all messages from one mailbox to another, of any kind; nothing is lost when interrupted
     ///
-    /// Bodies, attributes and reply addresses go along. Delayed, leased and dead messages stay where they are, and so do
-    /// requests, whose replies are awaited there.
+    /// Ids, bodies, content types, attributes, reply addresses and times of sending go along; groups, deduplication ids,
+    /// expiry and delivery counts do not. Delayed, leased and dead messages stay where they are, and so do requests, whose
+    /// replies are awaited there, and messages that the target does not take, as when it has another message with the same id.
     Move {
         /// The mailbox to take from, like sqlite://old.db/jobs
         from: String,
@@ -104,10 +111,10 @@ pub(crate) struct Send {
     /// The body is in this file
     #[arg(long, conflicts_with = "body")]
     pub(crate) file: Option<PathBuf>,
-    /// One message per line
+    /// One message per line, sent as it comes; empty lines are left out
     #[arg(long, conflicts_with = "body")]
     pub(crate) lines: bool,
-    /// Sends so many lines at a time
+    /// Sends at most this many lines in one request
     #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
     pub(crate) batch: usize,
     /// Invisible for so long
@@ -141,7 +148,7 @@ pub(crate) struct Receive {
     /// Acknowledges each message once it is printed
     #[arg(long)]
     pub(crate) ack: bool,
-    /// Goes on until Ctrl-C; what is printed is acknowledged, the rest is given back
+    /// Goes on until Ctrl-C; what is printed is acknowledged, requests and the rest are given back
     #[arg(long)]
     pub(crate) follow: bool,
 }
@@ -169,6 +176,9 @@ pub(crate) struct Work {
     /// The first retry comes after so long, each further one after twice the time
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration)]
     pub(crate) backoff: Duration,
+    /// Time for programs to finish after Ctrl-C; then they are ended and their messages are given back
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
+    pub(crate) shutdown_limit: Duration,
     /// Ends after so many receives
     #[arg(long, value_parser = number::<u64>)]
     pub(crate) max_iterations: Option<u64>,

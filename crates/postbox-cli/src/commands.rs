@@ -1,26 +1,26 @@
 //! The commands.
 
-use std::io::Read as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use bytes::Bytes;
 use clap::CommandFactory as _;
 use postbox::{Cancellation, Counts, Error};
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Command, Dead, Receive, Request, Send};
+use crate::arguments::{Arguments, Command, Dead, Request};
 use crate::output::{self, Failure, Shown};
 use crate::plain::Mailbox;
-use crate::{bench, demo, transfer, work};
+use crate::{bench, demo, process, receive, send, signals, transfer, work};
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { url, json, command } = arguments;
     match command {
-        Command::Send(options) => send(&open(&url)?, options, json),
-        // Who waits may be there first.
-        Command::Receive(options) if options.wait.is_zero() => receive(&open_existing(&url)?, &options, json),
-        Command::Receive(options) => receive(&open(&url)?, &options, json),
+        Command::Send(options) => send::run(&open(&url)?, options, json),
+        // A receiver that waits may be there before the first sender.
+        Command::Receive(options) if options.wait.is_zero() && !options.follow => {
+            receive::run(&open_existing(&url)?, &options, json)
+        }
+        Command::Receive(options) => receive::run(&open(&url)?, &options, json),
         Command::Request(options) => request(&open(&url)?, options, json),
         Command::Work(options) => work::run(&open(&url)?, options, json),
         Command::Stats { watch } => stats(&open_existing(&url)?, watch, json),
@@ -62,7 +62,10 @@ pub(crate) fn open_existing(url: &str) -> Result<Mailbox, Failure> {
 
 fn check_file(url: &str) -> Result<(), Failure> {
     let place = url.split('?').next().unwrap_or_default();
-    let Some(path) = place.strip_prefix("sqlite://") else { return Ok(()) };
+    let Some((scheme, path)) = place.split_once("://") else { return Ok(()) };
+    if !scheme.eq_ignore_ascii_case("sqlite") {
+        return Ok(());
+    }
     let file = path.rsplit_once('/').map_or(path, |(file, _)| file);
     // What else may be wrong with it, and what percent signs stand for, the library knows.
     let folder = std::path::Path::new(file).parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -110,74 +113,18 @@ pub(crate) fn on_interrupt(
     mut act: impl FnMut() + std::marker::Send + 'static,
 ) -> Result<(), Failure> {
     let mut is_raised = false;
-    ctrlc::set_handler(move || {
+    let handler = move || {
         if std::mem::replace(&mut is_raised, true) {
-            std::process::exit(130);
+            process::exit_at_once(130);
         }
         let _dealing = DEALING.lock();
         act();
         if !note.is_empty() {
             output::note(note, json);
         }
-    })
-    .map_err(|error| Failure::Other(format!("cannot listen for Ctrl-C: {error}")))
-}
-
-fn input() -> Result<Vec<u8>, Failure> {
-    let mut body = Vec::new();
-    let read = std::io::stdin().lock().read_to_end(&mut body);
-    read.map_err(|error| Failure::Other(format!("cannot read standard input: {error}")))?;
-    Ok(body)
-}
-
-fn send(mailbox: &Mailbox, options: Send, json: bool) -> Result<(), Failure> {
-    let body = match (options.body, options.file) {
-        (Some(body), _) => body.into_bytes(),
-        (None, Some(path)) => {
-            std::fs::read(&path).map_err(|error| Failure::Other(format!("cannot read {}: {error}", path.display())))?
-        }
-        (None, None) => input()?,
     };
-    if !options.lines {
-        let mut send = mailbox.send(&body.into()).delay(options.delay.unwrap_or_default());
-        for (name, value) in options.attribute {
-            send = send.attribute(name, value);
-        }
-        if let Some(address) = options.reply_to {
-            send = send.reply_to(address);
-        }
-        if let Some(group) = options.group {
-            send = send.group(group);
-        }
-        if let Some(id) = options.deduplication_id {
-            send = send.deduplication_id(id);
-        }
-        let id = send.blocking()?;
-        return output::line(if json { json!({ "id": id }).to_string() } else { id.to_string() });
-    }
-    let lines: Vec<Bytes> =
-        body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(Bytes::copy_from_slice).collect();
-    let progress = progress(lines.len() as u64, "sent");
-    let mut sent = 0u64;
-    for batch in lines.chunks(options.batch.clamp(1, mailbox.limits().max_batch)) {
-        let mut send = mailbox.send_batch(batch).delay(options.delay.unwrap_or_default());
-        for (name, value) in &options.attribute {
-            send = send.attribute(name, value);
-        }
-        if let Some(address) = &options.reply_to {
-            send = send.reply_to(address);
-        }
-        if let Some(group) = &options.group {
-            send = send.group(group);
-        }
-        for result in send.blocking()? {
-            result.inspect_err(|_| progress.abandon())?;
-            sent += 1;
-        }
-        progress.set_position(sent);
-    }
-    progress.finish_and_clear();
-    output::line(if json { json!({ "sent": sent }).to_string() } else { format!("{sent} messages sent") })
+    signals::with_hangup_as_it_is(|| ctrlc::set_handler(handler))
+        .map_err(|error| Failure::Other(format!("cannot listen for Ctrl-C: {error}")))
 }
 
 /// A bar on the terminal; nothing where there is none.
@@ -188,63 +135,10 @@ pub(crate) fn progress(many: u64, what: &'static str) -> indicatif::ProgressBar 
         .with_message(what)
 }
 
-fn show(message: &postbox::Message<Bytes, Bytes, crate::plain::Plain>, json: bool) -> Result<(), Failure> {
-    if !json {
-        return output::bytes(&message.body);
-    }
-    let mut object = Shown::message(message).to_json();
-    object.insert("receipt_handle".into(), json!(message.receipt_handle));
-    output::line(Value::Object(object))
-}
-
-fn receive(mailbox: &Mailbox, options: &Receive, json: bool) -> Result<(), Failure> {
-    let interrupted = Cancellation::new();
-    let (closing, token) = (mailbox.clone(), interrupted.clone());
-    on_interrupt("what was not printed is given back; Ctrl-C again ends at once", json, move || {
-        token.cancel();
-        // A wait ends at once.
-        closing.close();
-    })?;
-    let wait = if options.follow { Duration::from_secs(20).max(options.wait) } else { options.wait };
-    let mut received = 0usize;
-    loop {
-        let receive =
-            mailbox.receive().max_messages(options.max).visibility_timeout(options.visibility).wait_time(wait);
-        let messages = match receive.blocking() {
-            Err(Error::Closed { .. }) => return Ok(()),
-            other => other?,
-        };
-        received += messages.len();
-        for (at, message) in messages.iter().enumerate() {
-            // What was not printed is somebody else's.
-            let shown = if interrupted.is_cancelled() { Err(Failure::Closed) } else { show(message, json) };
-            if let Err(failure) = shown {
-                for message in &messages[at..] {
-                    message.release().blocking()?;
-                }
-                return Err(failure);
-            }
-            if (options.ack || options.follow) && !message.expects_reply() {
-                message.acknowledge().blocking()?;
-            }
-        }
-        if interrupted.is_cancelled() {
-            return Ok(());
-        }
-        if !options.follow {
-            return if received > 0 {
-                Ok(())
-            } else {
-                Err(Failure::Nothing("there is no message (--wait 20s waits for one)"))
-            };
-        }
-    }
-}
-
 fn request(mailbox: &Mailbox, options: Request, json: bool) -> Result<(), Failure> {
     let body = match options.body {
         Some(body) => body.into_bytes(),
-        None => input()?,
+        None => send::input()?,
     };
     let request = mailbox.send_expecting_reply(&body.into()).reply_timeout(options.timeout);
     let reply = request.blocking()?;
@@ -320,7 +214,7 @@ fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
                         "{}  {} deliveries  {}  {}",
                         letter.id,
                         letter.delivery_count,
-                        letter.reason,
+                        output::one_line(&letter.reason),
                         output::short(&letter.body)
                     )
                 })?;

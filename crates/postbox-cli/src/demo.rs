@@ -1,11 +1,11 @@
 //! `postbox demo`: workers answer requests, one of them is killed, and nothing is lost.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use postbox::{Backoff, Context, Error, HandlerError};
 use serde_json::{Value, json};
 
 use crate::arguments::Demo;
-use crate::commands::{open, progress};
+use crate::commands::{on_interrupt, open, progress};
 use crate::output::{self, Failure};
 use crate::plain::Mailbox;
 
@@ -27,8 +27,15 @@ const LEASE: Duration = Duration::from_secs(2);
 /// Set for the worker that is to be killed.
 const SLOW: &str = "POSTBOX_DEMO_SLOW";
 
-/// A worker process.
+/// A worker process. It ends when its standard input is closed, which is when the demo has ended.
 pub(crate) fn work(mailbox: &Mailbox) -> Result<(), Failure> {
+    let until_closed = || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        std::process::exit(0);
+    };
+    std::thread::Builder::new()
+        .spawn(until_closed)
+        .map_err(|error| Failure::Other(format!("cannot start a thread: {error}")))?;
     let handler = |body: Bytes, context: Context| async move {
         let number: u64 = std::str::from_utf8(&body)
             .ok()
@@ -54,54 +61,71 @@ pub(crate) fn work(mailbox: &Mailbox) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Worker processes; whatever happens, they end with the demo.
-struct Workers(Vec<Child>);
+/// Worker processes. The first is the victim.
+#[derive(Clone, Default)]
+struct Workers(Arc<Mutex<Vec<Child>>>);
 
-impl Drop for Workers {
+impl Workers {
+    /// Starts one. The victim tells by a line on its standard output when it begins to work on a message.
+    fn start(&self, file: &Path, is_victim: bool) -> Result<Option<ChildStdout>, Failure> {
+        let mut workers = lock(&self.0);
+        let mut child = start_worker(file, is_victim)?;
+        let output = child.stdout.take();
+        workers.push(child);
+        Ok(output)
+    }
+
+    /// Kills the victim when it next begins to work on a message.
+    fn kill_victim(&self, begun: &Receiver<()>) {
+        begun.try_iter().for_each(drop);
+        let _ = begun.recv_timeout(Duration::from_secs(2));
+        lock(&self.0).first_mut().map(end);
+    }
+
+    fn end_all(&self) {
+        lock(&self.0).drain(..).for_each(|mut child| end(&mut child));
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Tells when the victim begins to work on a message.
+fn beginnings(output: ChildStdout) -> Receiver<()> {
+    let (begins, begun) = mpsc::channel();
+    std::thread::spawn(move || {
+        for _ in BufReader::new(output).lines().map_while(Result::ok) {
+            let _ = begins.send(());
+        }
+    });
+    begun
+}
+
+/// Workers end with the demo.
+struct EndWorkers(Workers);
+
+impl Drop for EndWorkers {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// The worker that is to be killed, and word of each message that it begins to work on.
-struct Victim {
-    worker: Workers,
-    begun: Receiver<()>,
-}
-
-impl Victim {
-    fn start(file: &Path) -> Result<Self, Failure> {
-        let mut child = start_worker(file, true)?;
-        let (begins, begun) = mpsc::channel();
-        if let Some(output) = child.stdout.take() {
-            std::thread::spawn(move || {
-                for _ in BufReader::new(output).lines().map_while(Result::ok) {
-                    let _ = begins.send(());
-                }
-            });
-        }
-        Ok(Victim { worker: Workers(vec![child]), begun })
-    }
-
-    /// Kills it when it next begins to work on a message.
-    fn kill(self) {
-        self.begun.try_iter().for_each(drop);
-        let _ = self.begun.recv_timeout(Duration::from_secs(2));
-        drop(self.worker);
+        self.0.end_all();
     }
 }
 
 /// A folder that goes with the demo.
 struct Folder(Option<PathBuf>);
 
-impl Drop for Folder {
-    fn drop(&mut self) {
+impl Folder {
+    fn remove(&self) {
         if let Some(path) = &self.0 {
             let _ = std::fs::remove_dir_all(path);
         }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -123,7 +147,8 @@ fn start_worker(file: &Path, is_slow: bool) -> Result<Child, Failure> {
     }
     command
         .args(["--url", &url(file), "demo-worker"])
-        .stdin(Stdio::null())
+        // Closed when this process ends, whatever ends it: see `work`.
+        .stdin(Stdio::piped())
         .stdout(if is_slow { Stdio::piped() } else { Stdio::null() })
         .stderr(Stdio::null())
         .spawn()
@@ -147,7 +172,18 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
     if options.requests == 0 || options.workers == 0 {
         return Err(Failure::Other("--requests and --workers must be 1 or more".into()));
     }
-    let (file, _folder) = place(options)?;
+    let (file, folder) = place(options)?;
+    let (workers, of_handler) = (Workers::default(), Folder(folder.0.clone()));
+    let ending = workers.clone();
+    on_interrupt("", json, move || {
+        // The lock is kept: no worker is started from here on.
+        let mut workers = lock(&ending.0);
+        workers.iter_mut().for_each(end);
+        of_handler.remove();
+        output::failed(&Failure::Interrupted("interrupted before the demo was complete"), json);
+        std::process::exit(130);
+    })?;
+    let workers = EndWorkers(workers);
     let mailbox = open(&url(&file))?;
     mailbox.create().blocking()?;
     if !json {
@@ -158,11 +194,11 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
             file.display()
         ))?;
     }
-    let mut workers = Workers(Vec::new());
+    let begun = workers.0.start(&file, true)?.map(beginnings);
     for _ in 1..options.workers {
-        workers.0.push(start_worker(&file, false)?);
+        workers.0.start(&file, false)?;
     }
-    let (victim, workers) = (Mutex::new(Some(Victim::start(&file)?)), Mutex::new(workers));
+    let victim = Mutex::new(begun);
     let progress = progress(u64::from(options.requests), "answered");
     let (next, start, seen) = (AtomicU32::new(0), Instant::now(), Mutex::new(Seen::default()));
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
@@ -174,10 +210,10 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
                 }
                 // A third of the way: a worker dies with messages in its hands, and another takes its place.
                 if number == options.requests / 3 {
-                    if let Some(victim) = lock(&victim).take() {
-                        victim.kill();
+                    if let Some(begun) = lock(&victim).take() {
+                        workers.0.kill_victim(&begun);
                     }
-                    lock(&workers).0.push(start_worker(&file, false)?);
+                    workers.0.start(&file, false)?;
                 }
                 let is_poison = number % POISON == POISON - 1;
                 let body = if is_poison { "poison".to_string() } else { number.to_string() };

@@ -6,6 +6,10 @@ mod commands;
 mod demo;
 mod output;
 mod plain;
+mod process;
+mod receive;
+mod send;
+mod signals;
 mod transfer;
 mod work;
 

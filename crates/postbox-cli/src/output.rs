@@ -76,6 +76,7 @@ fn by_options(error: &postbox::Error) -> String {
         "visibility_timeout" => "--visibility",
         "wait_time" => "--wait",
         "reply_timeout" => "--timeout",
+        "shutdown_timeout" => "--shutdown-limit",
         "delay" => "--delay",
         "concurrency" => "--concurrency",
         other => other,
@@ -89,7 +90,7 @@ pub(crate) fn note(text: &str, json: bool) {
 }
 
 /// Writes a line to standard error. There is nowhere to report that it cannot be written.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -215,9 +216,23 @@ pub(crate) fn millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A body on one short line. Control characters would steer the terminal: they are spaces here.
+/// On one line. Control characters would steer the terminal: they are spaces here.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// The last characters of a text, on one line.
+pub(crate) fn end_of(text: &str, most: usize) -> String {
+    let text = one_line(text.trim());
+    match text.char_indices().rev().nth(most) {
+        Some((before, first)) => format!("…{}", &text[before + first.len_utf8()..]),
+        None => text,
+    }
+}
+
+/// A body on one short line.
 pub(crate) fn short(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body).replace(char::is_control, " ");
+    let text = one_line(&String::from_utf8_lossy(body));
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

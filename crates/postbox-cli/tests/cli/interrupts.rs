@@ -104,7 +104,8 @@ fn requests_stay_where_their_replies_are_awaited() {
     while stats(folder.path(), FROM)["ready"] != 6 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(ok(folder.path(), &["move", FROM, TO, "--json"]), "{\"moved\":5,\"requests_left\":1}\n");
+    let report: serde_json::Value = serde_json::from_str(&ok(folder.path(), &["move", FROM, TO, "--json"])).unwrap();
+    assert_eq!((&report["moved"], &report["requests_left"]), (&5.into(), &1.into()));
     let from = stats(folder.path(), FROM);
     assert_eq!((&from["ready"], &from["delayed"], &from["in_flight"]), (&1.into(), &0.into(), &0.into()));
     ok(folder.path(), &["work", "--max-iterations", "1", "--url", FROM, "--", "cat"]);
@@ -202,5 +203,31 @@ fn an_interrupted_benchmark_deletes_its_mailbox() {
         assert_eq!(bench.wait().unwrap().code(), Some(130), "{signal}");
         assert_eq!(ok(folder.path(), &["list"]), "default\n", "{signal}");
         assert_eq!(ok(folder.path(), &["receive"]), "mine\n");
+    }
+}
+
+#[test]
+fn a_demo_that_is_ended_leaves_nothing_behind() {
+    for (name, code) in [("-TERM", Some(130)), ("-INT", Some(130)), ("-KILL", None)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut demo = postbox(folder.path())
+            .args(["demo", "--requests", "100000000", "--workers", "3"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut workers = Vec::new();
+        until("three workers run", || {
+            let children = Command::new("pgrep").args(["-P", &demo.id().to_string()]).output().unwrap();
+            workers = numbers(&out(&children));
+            workers.len() == 3
+        });
+        signal(name, &demo.id().to_string());
+        assert_eq!(demo.wait().unwrap().code(), code, "{name}");
+        until("the workers end", || !workers.iter().any(|worker| is_running(*worker)));
+        if code.is_some() {
+            assert_eq!(folder.path().read_dir().unwrap().count(), 0, "{name}");
+        }
     }
 }

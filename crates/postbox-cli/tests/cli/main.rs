@@ -3,11 +3,23 @@
 mod commands;
 mod interrupts;
 mod output;
+#[cfg(unix)]
+mod receive;
+#[cfg(unix)]
+mod send;
 mod snapshots;
+#[cfg(unix)]
+mod transfer;
+#[cfg(unix)]
+mod work;
 
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that is waited for.
+const LONG: Duration = Duration::from_secs(60);
 
 fn postbox(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_postbox"));
@@ -49,4 +61,34 @@ fn piped(folder: &Path, arguments: &[&str], input: &str) -> Output {
         .unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
+}
+
+/// Looks until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LONG, "not within {LONG:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a signal to a process, or to a group with a minus before its id.
+fn signal(signal: &str, id: &str) {
+    assert!(Command::new("kill").args([signal, "--", id]).status().unwrap().success());
+}
+
+/// Whether a process exists that has not ended. One that has may wait for its parent to notice.
+fn is_running(id: u32) -> bool {
+    let status = Command::new("ps").args(["-o", "stat=", "-p", &id.to_string()]).output().unwrap();
+    !matches!(out(&status).trim_start().chars().next(), None | Some('Z'))
+}
+
+/// Waits until a process handles SIGINT. Before that it is killed by it.
+#[cfg(target_os = "linux")]
+fn until_it_handles_interrupts(id: u32) {
+    until("SIGINT is handled", || {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(caught, 16).unwrap() & 1 << 1 != 0
+    });
 }

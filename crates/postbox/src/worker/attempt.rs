@@ -46,6 +46,7 @@ where
             enqueued_at: message.enqueued_at,
             attributes: message.attributes.clone(),
             reply_to: message.reply_to.clone(),
+            expects_reply: message.expects_reply(),
             cancellation: keeping.lost.clone(),
             resources: self.options.resources.clone(),
             request: None,
@@ -158,6 +159,15 @@ where
             Next::DeadLetter => self.bury(lease, &error.to_string()).await,
             Next::RetryAfter(after) => self.retry(lease, &error.to_string(), after).await,
             Next::Retry => self.retry(lease, &error.to_string(), self.options.backoff.after(delivery_count)).await,
+            Next::GiveBack => self.given_back(lease, lease.nack().await),
+            Next::Release => self.given_back(lease, lease.release().await),
+        }
+    }
+
+    fn given_back(&self, lease: &Lease<R, C>, result: Result<(), Error>) {
+        match result {
+            Ok(()) => count(&self.tally.given_back),
+            Err(error) => self.unfinished(&lease.id, &error),
         }
     }
 

@@ -22,6 +22,7 @@ pub(crate) struct Inner {
     pub(crate) enqueued_at: SystemTime,
     pub(crate) attributes: BTreeMap<String, String>,
     pub(crate) reply_to: Option<String>,
+    pub(crate) expects_reply: bool,
     pub(crate) cancellation: Cancellation,
     pub(crate) resources: Resources,
     pub(crate) request: Option<RequestContext>,
@@ -59,6 +60,7 @@ impl Context {
             enqueued_at: self.0.enqueued_at,
             attributes: self.0.attributes.clone(),
             reply_to: self.0.reply_to.clone(),
+            expects_reply: self.0.expects_reply,
             cancellation: self.0.cancellation.clone(),
             resources: self.0.resources.clone(),
             request: Some(request),
@@ -88,6 +90,11 @@ impl Context {
     /// Where the answer goes, if the sender said so.
     pub fn reply_to(&self) -> Option<&str> {
         self.0.reply_to.as_deref()
+    }
+
+    /// Whether a reply is awaited in the reply store.
+    pub fn expects_reply(&self) -> bool {
+        self.0.expects_reply
     }
 
     /// Cancelled when the lease is lost: another consumer may have the message, so stop if you can.

@@ -79,6 +79,10 @@ pub(crate) enum Next {
     RetryAfter(Duration),
     /// To the dead letters.
     DeadLetter,
+    /// At once, however many attempts there were.
+    GiveBack,
+    /// As if it had not been delivered.
+    Release,
 }
 
 impl HandlerError {
@@ -95,6 +99,31 @@ impl HandlerError {
     /// Will not pass: the message goes to the dead letters.
     pub fn permanent(message: impl fmt::Display) -> Self {
         HandlerError { message: message.to_string(), next: Next::DeadLetter }
+    }
+
+    /// The message is not to blame, as when the handler is stopped: the message is visible again at once. The delivery
+    /// counts, but the worker does not make a dead letter of the message, even if its attempts are used up.
+    ///
+    /// ```
+    /// use postbox::{Context, HandlerError, Mailbox, Worker};
+    ///
+    /// let jobs: Mailbox<u32> = postbox::open("memory://doc-give-back").blocking()?;
+    /// jobs.send(&1).blocking()?;
+    /// let worker = Worker::new(&jobs, |_: u32, _: Context| async {
+    ///     Err::<(), _>(HandlerError::give_back("the machine shuts down"))
+    /// });
+    /// let report = worker.max_attempts(1).max_iterations(1).run().blocking()?;
+    /// assert_eq!((report.given_back, report.dead_lettered), (1, 0));
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
+    pub fn give_back(message: impl fmt::Display) -> Self {
+        HandlerError { message: message.to_string(), next: Next::GiveBack }
+    }
+
+    /// The handler did nothing with the message: it goes back as by [`Message::release`](crate::Message::release), and the
+    /// delivery does not count. A handler that always does this has the same message again at once, so it should wait first.
+    pub fn release(message: impl fmt::Display) -> Self {
+        HandlerError { message: message.to_string(), next: Next::Release }
     }
 
     /// From whatever a handler fails with.

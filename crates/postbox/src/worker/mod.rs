@@ -357,7 +357,7 @@ pub struct LoopReport {
     pub retried: u64,
     /// How many went to the dead letters.
     pub dead_lettered: u64,
-    /// How many were given back without having been handled.
+    /// How many were given back: not handled, or by [`HandlerError::give_back`] or [`HandlerError::release`].
     pub given_back: u64,
     /// How many could not be finished, because their lease was lost or the place was away.
     pub unfinished: u64,

@@ -87,6 +87,25 @@ fn a_handler_says_what_becomes_of_its_message() {
 }
 
 #[test]
+fn a_handler_gives_a_message_back_whatever_its_attempts() {
+    let mailbox: FakeMailbox<u32> = FakeMailbox::new();
+    mailbox.send_batch(&[0, 1]).blocking().unwrap();
+    let worker = Worker::new(&mailbox, |number: u32, context: Context| async move {
+        assert!(!context.expects_reply());
+        Err::<(), _>(match number {
+            0 => HandlerError::give_back("stopped"),
+            _ => HandlerError::release("not begun"),
+        })
+    });
+    let report = worker.concurrency(2).max_attempts(1).max_iterations(1).run().blocking().unwrap();
+    assert_eq!((report.given_back, report.retried, report.dead_lettered), (2, 0, 0));
+    let messages = mailbox.receive().max_messages(2).blocking().unwrap();
+    let mut counts: Vec<(u32, u32)> = messages.iter().map(|message| (message.body, message.delivery_count)).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [(0, 2), (1, 1)], "what was not begun does not count");
+}
+
+#[test]
 fn a_panic_is_caught_and_the_loop_goes_on() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&0).blocking().unwrap();
