@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::runtime::background;
-use crate::runtime::oneshot::promise;
+use crate::runtime::oneshot;
 
 static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
 
@@ -71,8 +71,8 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Result
 pub(crate) fn ask<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Answer<Result<T, Error>> {
-    let (promise, result) = promise(None);
-    match spawn(async move { promise.fulfil(future.await) }) {
+    let (sender, result) = oneshot::channel(None);
+    match spawn(async move { sender.send(future.await) }) {
         Ok(()) => Answer::from_future(result),
         Err(error) => Answer::ready(Err(error)),
     }
@@ -94,8 +94,8 @@ pub(crate) fn wait<T: Send + 'static>(
         Ok(thread) => thread,
         Err(error) => return Answer::ready(Err(error)),
     };
-    let (promise, result) = promise(undelivered);
-    let ends = Ends(thread.spawn(async move { promise.fulfil(future.await) }).abort_handle());
+    let (sender, result) = oneshot::channel(undelivered);
+    let ends = Ends(thread.spawn(async move { sender.send(future.await) }).abort_handle());
     Answer::from_future(async move {
         let _ends = ends;
         result.await

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 pub(crate) mod background;
-#[cfg(feature = "redis")]
-pub(crate) mod busy_poll;
+#[cfg(any(feature = "redis", feature = "aws"))]
+pub(crate) mod batcher;
 pub(crate) mod cancellation;
 pub(crate) mod clock;
 #[cfg(any(feature = "redis", feature = "aws"))]
@@ -27,4 +27,11 @@ pub(crate) fn survive(act: impl FnOnce()) {
 /// Wakes a task. The waker is code of its executor.
 pub(crate) fn wake(waker: Waker) {
     survive(|| waker.wake());
+}
+
+/// Wakes tasks when all results are there, so that no task runs before.
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
+    let wakers: Vec<Waker> = wakers.collect();
+    wakers.into_iter().for_each(wake);
 }

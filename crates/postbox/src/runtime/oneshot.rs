@@ -1,59 +1,56 @@
-//! A result that another thread brings.
+//! A result that another thread brings: sent once, awaited once.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use crate::error::Error;
 use crate::runtime::wake;
 
-/// The end of an operation that is waited for.
-pub(crate) struct Promise<T>(Arc<Mutex<Slot<T>>>);
+/// The side that brings the result. If it is dropped without one, the result is an error.
+pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
 
-/// What becomes of a result that nobody waits for any more.
+/// The side that awaits the result.
+pub(crate) struct Receiver<T>(Arc<Mutex<Slot<T>>>);
+
+/// Takes a result whose receiver was dropped.
 pub(crate) type Undelivered<T> = Box<dyn FnOnce(T) + Send>;
 
 struct Slot<T> {
     value: Option<Result<T, Error>>,
     waker: Option<Waker>,
-    abandoned: bool,
+    /// Whether the receiver has its result, or was dropped.
+    is_closed: bool,
     undelivered: Option<Undelivered<T>>,
 }
 
-/// The side that waits.
-pub(crate) struct Fulfilled<T> {
-    slot: Arc<Mutex<Slot<T>>>,
-    awake_until: Option<Instant>,
-}
-
-pub(crate) fn promise<T>(undelivered: Option<Undelivered<T>>) -> (Promise<T>, Fulfilled<T>) {
-    let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, abandoned: false, undelivered }));
-    (Promise(Arc::clone(&slot)), Fulfilled { slot, awake_until: None })
+pub(crate) fn channel<T>(undelivered: Option<Undelivered<T>>) -> (Sender<T>, Receiver<T>) {
+    let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, is_closed: false, undelivered }));
+    (Sender(Arc::clone(&slot)), Receiver(slot))
 }
 
 fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T> Promise<T> {
-    /// Nobody waits for the result any more, and it would have to be undone.
-    pub(crate) fn is_void(&self) -> bool {
+impl<T> Sender<T> {
+    /// Whether the receiver was dropped and a result would have to be undone: then the work need not be done.
+    pub(crate) fn is_unwanted(&self) -> bool {
         let slot = lock(&self.0);
-        slot.abandoned && slot.undelivered.is_some()
+        slot.is_closed && slot.undelivered.is_some()
     }
 
-    pub(crate) fn fulfil(&self, value: Result<T, Error>) {
-        self.fulfil_quietly(value).into_iter().for_each(wake);
+    /// Brings the result, and wakes the receiver.
+    pub(crate) fn send(&self, value: Result<T, Error>) {
+        self.put(value).into_iter().for_each(wake);
     }
 
-    /// The same, and leaves it to the caller to wake whoever waits: of many who get their results together, nobody has to run
-    /// before all have them.
-    pub(crate) fn fulfil_quietly(&self, value: Result<T, Error>) -> Option<Waker> {
+    /// Brings the result, and returns the waker of the receiver. For results of one batch: all are there before the first
+    /// receiver runs.
+    pub(crate) fn put(&self, value: Result<T, Error>) -> Option<Waker> {
         let mut slot = lock(&self.0);
-        if slot.abandoned {
+        if slot.is_closed {
             let undelivered = slot.undelivered.take();
             drop(slot);
             if let (Ok(value), Some(undelivered)) = (value, undelivered) {
@@ -66,100 +63,39 @@ impl<T> Promise<T> {
     }
 }
 
-/// Those who are still to be woken, of those who got their results together, the next one last.
-static LATER: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
-static IS_LATER: AtomicBool = AtomicBool::new(false);
-
-/// Wakes those who got their results together, when all have them. Of many, only the first one, who wakes the next one as it
-/// takes its result, and so on as long as they are quick. On their own executor that is cheap, whereas from here a thread of
-/// it might be woken for each, to fall asleep again before the next. An executor may run the next one after the first on the
-/// same thread; so it is done only where there are many more than processors, and somebody waits for a processor anyway.
-#[cfg(any(feature = "sqlite", feature = "redis"))]
-pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
-    let mut wakers: Vec<Waker> = wakers.collect();
-    wakers.reverse();
-    if wakers.len() > 2 * processors() {
-        let first = wakers.pop();
-        later().append(&mut wakers);
-        IS_LATER.store(true, Ordering::Release);
-        first.into_iter().for_each(wake);
-        std::thread::yield_now();
-        // Nobody depends on how quick the others are.
-        wakers = std::mem::take(&mut *later());
-        IS_LATER.store(false, Ordering::Release);
-    }
-    wakers.into_iter().rev().for_each(wake);
-}
-
-/// How many threads can run at once.
-pub(crate) fn processors() -> usize {
-    static PROCESSORS: std::sync::LazyLock<usize> =
-        std::sync::LazyLock::new(|| std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get));
-    *PROCESSORS
-}
-
-fn later() -> MutexGuard<'static, Vec<Waker>> {
-    LATER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whoever takes its result wakes the next one.
-fn wake_next() {
-    if IS_LATER.load(Ordering::Acquire) {
-        let next = later().pop();
-        next.into_iter().for_each(wake);
-    }
-}
-
-impl<T> Drop for Promise<T> {
+impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let slot = lock(&self.0);
-        let is_open = slot.value.is_none() && !slot.abandoned;
+        let is_open = slot.value.is_none() && !slot.is_closed;
         drop(slot);
         if is_open {
-            // Whoever was to do it ended before it came to this.
-            self.fulfil(Err(Error::connection("the connection is closed")));
+            self.send(Err(Error::connection("the connection is closed")));
         }
     }
 }
 
-#[cfg(any(test, feature = "redis"))]
-impl<T> Fulfilled<T> {
-    /// Whoever awaits it is polled again and again until then, if there is such a time, and lets the other tasks of its executor
-    /// and the other threads of its processor run in between: to be woken takes longer than a result that is nearly there.
-    pub(crate) fn awake_until(mut self, until: Option<Instant>) -> Self {
-        self.awake_until = until;
-        self
-    }
-}
-
-impl<T> Future for Fulfilled<T> {
+impl<T> Future for Receiver<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.slot);
+        let mut slot = lock(&self.0);
         if let Some(value) = slot.value.take() {
-            slot.abandoned = true;
-            drop(slot);
-            wake_next();
+            slot.is_closed = true;
             return Poll::Ready(value);
         }
         let old = slot.waker.replace(context.waker().clone());
         drop(slot);
         drop(old);
-        if self.awake_until.is_some_and(|until| Instant::now() < until) {
-            std::thread::yield_now();
-            context.waker().wake_by_ref();
-        }
         Poll::Pending
     }
 }
 
-impl<T> Drop for Fulfilled<T> {
+impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        let mut slot = lock(&self.slot);
-        slot.abandoned = true;
+        let mut slot = lock(&self.0);
+        slot.is_closed = true;
         let (value, waker) = (slot.value.take(), slot.waker.take());
-        // If it is still to come, whoever fulfils it will find that nobody waits.
+        // A result that is still to come is handled by the sender.
         let undelivered = if value.is_some() { slot.undelivered.take() } else { None };
         drop(slot);
         drop(waker);
@@ -169,90 +105,45 @@ impl<T> Drop for Fulfilled<T> {
     }
 }
 
-#[cfg(all(test, feature = "sqlite"))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-    use std::time::Duration;
 
     use super::*;
 
-    #[derive(Default)]
-    struct Counting(AtomicUsize);
-
-    impl Wake for Counting {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn wakes_of_a_poll(result: &mut Fulfilled<u8>) -> usize {
-        let counting = Arc::new(Counting::default());
-        let waker = Waker::from(Arc::clone(&counting));
-        assert!(Pin::new(result).poll(&mut Context::from_waker(&waker)).is_pending());
-        counting.0.load(Ordering::SeqCst)
+    fn poll<T>(receiver: &mut Receiver<T>) -> Poll<Result<T, Error>> {
+        Pin::new(receiver).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
-    fn whoever_stays_awake_asks_to_be_polled_again_until_the_time_is_over() {
-        let (_promise, result) = promise::<u8>(None);
-        let mut result = result.awake_until(Some(Instant::now() + Duration::from_secs(3_600)));
-        assert_eq!(wakes_of_a_poll(&mut result), 1);
-        assert_eq!(wakes_of_a_poll(&mut result), 1);
-        let mut result = result.awake_until(Some(Instant::now()));
-        assert_eq!(wakes_of_a_poll(&mut result), 0);
-    }
-
-    #[test]
-    fn whoever_stayed_awake_too_short_is_woken_by_the_result() {
-        let (promise, result) = promise::<u8>(None);
-        let mut result = result.awake_until(Some(Instant::now()));
-        let counting = Arc::new(Counting::default());
-        let waker = Waker::from(Arc::clone(&counting));
-        assert!(Pin::new(&mut result).poll(&mut Context::from_waker(&waker)).is_pending());
-        promise.fulfil(Ok(7));
-        assert_eq!(counting.0.load(Ordering::SeqCst), 1);
-        let outcome = Pin::new(&mut result).poll(&mut Context::from_waker(&waker));
-        assert!(matches!(outcome, Poll::Ready(Ok(7))));
-    }
-
-    /// Takes its result as it is woken, as a quick executor does.
-    struct Quick {
-        result: Mutex<Option<Fulfilled<u8>>>,
-        depth: Arc<AtomicUsize>,
-        deepest: Arc<AtomicUsize>,
-    }
-
-    impl Wake for Quick {
-        fn wake(self: Arc<Self>) {
-            let depth = self.depth.fetch_add(1, Ordering::SeqCst) + 1;
-            self.deepest.fetch_max(depth, Ordering::SeqCst);
-            let mut result = self.result.lock().unwrap().take().expect("woken once");
-            assert!(Pin::new(&mut result).poll(&mut Context::from_waker(Waker::noop())).is_ready());
-            self.depth.fetch_sub(1, Ordering::SeqCst);
+    fn a_result_is_delivered_or_handed_to_undelivered() {
+        for (is_sent_first, is_polled) in [(true, true), (true, false), (false, true), (false, false)] {
+            let undelivered = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&undelivered);
+            let count = move |value| _ = counted.fetch_add(value, Ordering::SeqCst);
+            let (sender, mut receiver) = channel(Some(Box::new(count)));
+            if is_sent_first {
+                sender.send(Ok(7));
+            }
+            if is_polled {
+                let polled = poll(&mut receiver);
+                assert_eq!(matches!(polled, Poll::Ready(Ok(7))), is_sent_first);
+            }
+            drop(receiver);
+            if !is_sent_first {
+                assert!(sender.is_unwanted());
+                sender.send(Ok(7));
+            }
+            let is_delivered = is_sent_first && is_polled;
+            assert_eq!(undelivered.load(Ordering::SeqCst), if is_delivered { 0 } else { 7 });
         }
     }
 
     #[test]
-    fn those_who_get_their_results_together_wake_each_other() {
-        let (depth, deepest) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let many = 2 * processors() + 1;
-        let quick = (0..many).map(|_| {
-            let (promise, result) = promise::<u8>(None);
-            promise.fulfil(Ok(1));
-            let result = Mutex::new(Some(result));
-            Waker::from(Arc::new(Quick { result, depth: Arc::clone(&depth), deepest: Arc::clone(&deepest) }))
-        });
-        wake_all(quick);
-        assert_eq!(deepest.load(Ordering::SeqCst), many);
-    }
-
-    #[test]
-    fn those_who_get_their_results_together_are_woken_once_each_if_nobody_takes_one() {
-        for many in [1, 2, 2 * processors() + 1] {
-            let counting = Arc::new(Counting::default());
-            wake_all((0..many).map(|_| Waker::from(Arc::clone(&counting))));
-            assert_eq!(counting.0.load(Ordering::SeqCst), many);
-        }
+    fn a_sender_that_is_dropped_is_an_error() {
+        let (sender, mut receiver) = channel::<u8>(None);
+        assert!(poll(&mut receiver).is_pending());
+        drop(sender);
+        assert!(matches!(poll(&mut receiver), Poll::Ready(Err(error)) if error.is_transient()));
     }
 }

@@ -10,7 +10,6 @@ use aws_sdk_sqs::types::{
 };
 
 use super::fault::{Fault, fault};
-use super::lane::{Entry, Lane};
 use super::leases::{Begin, after};
 use super::letter::whole_seconds;
 use super::queue::{Outcome, Queue};
@@ -18,10 +17,11 @@ use crate::backend::{Receipt, Visibility};
 use crate::error::Error;
 use crate::mailbox::id::ReceiptHandle;
 use crate::mailbox::operation::Answer;
+use crate::runtime::batcher::{Batcher, Entry, submit};
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
-use crate::runtime::oneshot::{Promise, promise};
+use crate::runtime::oneshot;
 
 /// For so many seconds SQS leases a message, with all extensions.
 const LONGEST: u64 = 12 * 60 * 60;
@@ -31,16 +31,16 @@ pub(super) struct Acting {
     busy: Busy,
     /// When it becomes visible again, and whether the lease ends. `None`: it is deleted.
     change: Option<(i32, bool)>,
-    promise: Promise<()>,
+    sender: oneshot::Sender<()>,
 }
 
 impl Entry for Acting {}
 
-fn deletes_of(queue: &Queue) -> &Lane<Acting> {
+fn deletes_of(queue: &Queue) -> &Batcher<Acting> {
     &queue.deletes
 }
 
-fn changes_of(queue: &Queue) -> &Lane<Acting> {
+fn changes_of(queue: &Queue) -> &Batcher<Acting> {
     &queue.changes
 }
 
@@ -131,16 +131,16 @@ impl Queue {
 
     /// Removes a delivery, as the last part of an act that has begun.
     pub(super) async fn finish(self: &Arc<Self>, busy: Busy) -> Result<(), Error> {
-        let (promise, done) = promise(None);
-        self.push_acts([Acting { busy, change: None, promise }]);
+        let (sender, done) = oneshot::channel(None);
+        self.push_acts([Acting { busy, change: None, sender }]);
         done.await
     }
 
-    /// Puts deletions and changes on their lanes.
+    /// Puts deletions and changes into their batchers.
     fn push_acts(self: &Arc<Self>, acts: impl IntoIterator<Item = Acting>) {
         let (deletes, changes): (Vec<_>, Vec<_>) = acts.into_iter().partition(|act| act.change.is_none());
-        for (lane, acts) in [(deletes_of as fn(&Queue) -> &Lane<Acting>, deletes), (changes_of, changes)] {
-            self.put(lane, acts, |queue, entries| Box::pin(async move { queue.act_all(entries).await }));
+        for (batcher, acts) in [(deletes_of as fn(&Queue) -> &Batcher<Acting>, deletes), (changes_of, changes)] {
+            submit(self, batcher, |queue, entries| Box::pin(async move { queue.act_all(entries).await }), acts);
         }
     }
 
@@ -170,8 +170,8 @@ impl Queue {
                 return (None, Answer::ready(Err(error)));
             }
         }
-        let (promise, done) = promise(None);
-        (Some(Acting { busy, change, promise }), Answer::from_future(done))
+        let (sender, done) = oneshot::channel(None);
+        (Some(Acting { busy, change, sender }), Answer::from_future(done))
     }
 
     /// Acts of one kind, in one request.
@@ -179,9 +179,9 @@ impl Queue {
         let facts = match self.facts().await {
             Ok(facts) => facts,
             Err(error) => {
-                for Acting { busy, promise, .. } in entries {
+                for Acting { busy, sender, .. } in entries {
                     drop(busy);
-                    promise.fulfil(Err(error.clone()));
+                    sender.send(Err(error.clone()));
                 }
                 return;
             }
@@ -193,8 +193,8 @@ impl Queue {
             false => Err(Fault::late(&self.shown())),
         };
         let ask = |entries: &[Acting]| self.ask_in_time(&facts.url, entries);
-        for (entry, result) in self.patiently(entries, check, ask).await {
-            let Acting { mut busy, change, promise } = entry;
+        for (entry, result) in self.patiently(entries, check, |_, _| false, ask).await {
+            let Acting { mut busy, change, sender } = entry;
             let result = match (result, change) {
                 (Ok(_), Some((seconds, false))) => {
                     busy.release(Some(after(asked, Duration::from_secs(seconds.unsigned_abs().into()))));
@@ -213,7 +213,7 @@ impl Queue {
                     Err(self.failed(fault))
                 }
             };
-            promise.fulfil(result);
+            sender.send(result);
         }
     }
 

@@ -7,13 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::lane::FULL;
 use super::leases::after;
 use super::letter::whole_seconds;
-use super::queue::lock;
+use super::queue::{FULL, lock};
 use crate::backend::{Delivery, Receive};
 use crate::error::Error;
-use crate::runtime::oneshot::Promise;
+use crate::runtime::oneshot;
 
 /// So many polls are under way at once while they bring messages. Nothing comes: one.
 const MOST_POLLS: usize = 16;
@@ -41,7 +40,7 @@ struct Waiter {
     max: usize,
     visibility: Duration,
     until: Instant,
-    promise: Promise<Vec<Delivery>>,
+    sender: oneshot::Sender<Vec<Delivery>>,
 }
 
 /// A request that waits for messages.
@@ -74,16 +73,16 @@ impl Desk {
     }
 
     /// Takes somebody who waits.
-    pub(super) fn join(&self, request: Receive, promise: Promise<Vec<Delivery>>) {
+    pub(super) fn join(&self, request: Receive, sender: oneshot::Sender<Vec<Delivery>>) {
         let until = after(Instant::now(), request.wait);
-        let waiter = Waiter { max: request.max, visibility: request.visibility, until, promise };
+        let waiter = Waiter { max: request.max, visibility: request.visibility, until, sender };
         lock(&self.state).waiting.push_back(waiter);
     }
 
     /// The next poll, if those who wait need one more.
     pub(super) fn plan(&self) -> Option<Poll> {
         let mut state = lock(&self.state);
-        state.waiting.retain(|waiter| !waiter.promise.is_void());
+        state.waiting.retain(|waiter| !waiter.sender.is_unwanted());
         let State { waiting, polls, width, .. } = &mut *state;
         let now = Instant::now();
         let mut seen: Vec<Duration> = Vec::new();
@@ -130,7 +129,7 @@ impl Desk {
                     many if many >= poll.max => (state.width.max(1) * 2).min(MOST_POLLS),
                     _ => state.width.max(1),
                 };
-                let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility && !waiter.promise.is_void();
+                let is_his = |waiter: &Waiter| waiter.visibility == poll.visibility && !waiter.sender.is_unwanted();
                 // What is for one goes to the first who takes it all, if there is one.
                 let takes_all = |waiter: &Waiter| is_his(waiter) && waiter.max >= found.len();
                 let taker = if self.is_fifo { state.waiting.iter().position(takes_all) } else { None };
@@ -142,7 +141,7 @@ impl Desk {
                         continue;
                     }
                     let waiter = state.waiting.remove(at).expect("it is there");
-                    answers.push((waiter.promise, Ok(found.by_ref().take(waiter.max).collect())));
+                    answers.push((waiter.sender, Ok(found.by_ref().take(waiter.max).collect())));
                     if self.is_fifo {
                         break;
                     }
@@ -150,7 +149,7 @@ impl Desk {
                 let now = Instant::now();
                 let is_over = |waiter: &Waiter| waiter.until <= now;
                 for waiter in take_if(&mut state.waiting, is_over) {
-                    answers.push((waiter.promise, Ok(Vec::new())));
+                    answers.push((waiter.sender, Ok(Vec::new())));
                 }
                 found.collect()
             }
@@ -163,7 +162,7 @@ impl Desk {
                     // Each has a poll of his own, and this was one of theirs, unless its owner has left.
                     true if !self.gathers => {
                         let polls = state.polls.iter().filter(|other| has_other(other)).count();
-                        let is_there = |waiter: &&Waiter| is_his(waiter) && !waiter.promise.is_void();
+                        let is_there = |waiter: &&Waiter| is_his(waiter) && !waiter.sender.is_unwanted();
                         let is_owned = state.waiting.iter().filter(is_there).count() > polls;
                         let first = state.waiting.iter().position(|waiter| is_owned && is_there(&waiter));
                         first.and_then(|at| state.waiting.remove(at)).into_iter().collect()
@@ -172,14 +171,14 @@ impl Desk {
                     false => take_if(&mut state.waiting, is_his),
                 };
                 for waiter in waiters {
-                    answers.push((waiter.promise, Err(error.clone())));
+                    answers.push((waiter.sender, Err(error.clone())));
                 }
                 Vec::new()
             }
         };
         drop(state);
-        for (promise, answer) in answers {
-            promise.fulfil(answer);
+        for (sender, answer) in answers {
+            sender.send(answer);
         }
         left
     }
@@ -197,16 +196,16 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
-    use crate::runtime::oneshot::{Fulfilled, promise};
+    use crate::runtime::oneshot;
 
-    fn join(desk: &Desk) -> Fulfilled<Vec<Delivery>> {
-        let (promise, found) = promise(Some(Box::new(drop)));
+    fn join(desk: &Desk) -> oneshot::Receiver<Vec<Delivery>> {
+        let (sender, found) = oneshot::channel(Some(Box::new(drop)));
         let wait = Duration::from_secs(20);
-        desk.join(Receive { max: 1, visibility: Duration::from_secs(30), wait }, promise);
+        desk.join(Receive { max: 1, visibility: Duration::from_secs(30), wait }, sender);
         found
     }
 
-    fn look(found: &mut Fulfilled<Vec<Delivery>>) -> std::task::Poll<Result<Vec<Delivery>, Error>> {
+    fn look(found: &mut oneshot::Receiver<Vec<Delivery>>) -> std::task::Poll<Result<Vec<Delivery>, Error>> {
         Pin::new(found).poll(&mut Context::from_waker(Waker::noop()))
     }
 

@@ -8,7 +8,6 @@ mod dead;
 mod desk;
 mod fault;
 mod item;
-mod lane;
 mod leases;
 mod letter;
 mod mailbox;

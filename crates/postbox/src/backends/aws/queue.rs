@@ -1,8 +1,6 @@
 //! One queue, as all handles of a mailbox in this process share it.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,7 +9,6 @@ use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute}
 use super::act::Acting;
 use super::desk::Desk;
 use super::fault::{Fault, fault};
-use super::lane::{Entry, Lane, Request};
 use super::leases::Leases;
 use super::name;
 use super::receive::Receiving;
@@ -19,11 +16,16 @@ use super::region::{Facts, Region};
 use super::send::Sending;
 use crate::error::Error;
 use crate::resolver::address::{MailboxName, without_secrets};
+use crate::runtime::batcher::{BatchLimits, Batcher};
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 
 /// What every server takes as a batch, in bytes.
 pub(super) const SURE_BYTES: usize = 256 << 10;
+/// How many entries a request has at most, by SQS's rule.
+pub(super) const FULL: usize = 10;
+/// How many requests of one kind are under way at once.
+const MOST_REQUESTS: usize = 16;
 /// How often entries are asked for that a server failed to do.
 const ATTEMPTS: u32 = 3;
 
@@ -41,11 +43,10 @@ pub(super) struct Queue {
     pub(super) dead_facts: Mutex<Option<Arc<Facts>>>,
     finding: tokio::sync::Mutex<()>,
     pub(super) max_deliveries: Mutex<Option<u32>>,
-    pub(super) most_bytes: AtomicUsize,
-    pub(super) sends: Lane<Sending>,
-    pub(super) deletes: Lane<Acting>,
-    pub(super) changes: Lane<Acting>,
-    pub(super) receives: Lane<Receiving>,
+    pub(super) sends: Batcher<Sending>,
+    pub(super) deletes: Batcher<Acting>,
+    pub(super) changes: Batcher<Acting>,
+    pub(super) receives: Batcher<Receiving>,
     pub(super) desk: Desk,
     pub(super) leases: Leases,
     pub(super) purged: Mutex<Option<Instant>>,
@@ -57,18 +58,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What a batch came to: the entries that are done, with what came of them, and those that failed.
 pub(super) type Outcome = (Vec<(String, String)>, Vec<BatchResultErrorEntry>);
-
-/// A request that is being made.
-pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Done when this is dropped, whatever the reason.
-pub(super) struct Ends<F: FnMut()>(pub(super) F);
-
-impl<F: FnMut()> Drop for Ends<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
 
 /// A redrive policy, as SQS writes it.
 fn policy(arn: &str, most: u32) -> String {
@@ -88,6 +77,9 @@ impl Queue {
         };
         let gathers = region.manners.gathers;
         let is_fifo = queue.ends_with(name::FIFO);
+        // Without gathering only the order keeps anything back.
+        let most = if gathers { MOST_REQUESTS } else { usize::MAX };
+        let limits = |gathers, requests| BatchLimits { entries: FULL, requests, gathers };
         Ok(Arc::new(Queue {
             is_fifo,
             queue,
@@ -98,12 +90,12 @@ impl Queue {
             dead_facts: Mutex::default(),
             finding: tokio::sync::Mutex::default(),
             max_deliveries: Mutex::default(),
-            most_bytes: AtomicUsize::new(SURE_BYTES),
-            sends: if is_fifo { Lane::in_order(gathers) } else { Lane::new(gathers) },
-            deletes: Lane::new(gathers),
-            changes: Lane::new(gathers),
-            // What comes together may be of one group, which is for one receiver.
-            receives: if is_fifo { Lane::apart() } else { Lane::new(gathers) },
+            // One at a time, so that messages arrive in order.
+            sends: Batcher::new(limits(gathers, if is_fifo { 1 } else { most }), SURE_BYTES),
+            deletes: Batcher::new(limits(gathers, most), SURE_BYTES),
+            changes: Batcher::new(limits(gathers, most), SURE_BYTES),
+            // A FIFO queue's answer may be of one group, which is for one receiver.
+            receives: Batcher::new(limits(gathers && !is_fifo, if is_fifo { MOST_REQUESTS } else { most }), SURE_BYTES),
             desk: Desk::new(gathers, is_fifo),
             leases: Leases::default(),
             purged: Mutex::default(),
@@ -299,49 +291,19 @@ impl Queue {
             facts = self.region.look(facts.url).await.map_err(|fault| self.failed(fault))?;
         }
         let facts = Arc::new(facts);
-        self.most_bytes.store(facts.most.max(SURE_BYTES), Ordering::Relaxed);
+        self.sends.set_max_bytes(facts.most.max(SURE_BYTES));
         *lock(&self.facts) = Some(Arc::clone(&facts));
         Ok(facts)
     }
 
-    /// Takes entries for a lane, and sends what that makes ready.
-    pub(super) fn put<J: Entry + Send + 'static>(
-        self: &Arc<Self>,
-        lane: fn(&Queue) -> &Lane<J>,
-        entries: Vec<J>,
-        request: fn(Arc<Queue>, Vec<J>) -> Work,
-    ) {
-        let ready = lane(self).push(entries, self.most_bytes.load(Ordering::Relaxed));
-        self.work(lane, ready, request);
-    }
-
-    /// Sends what a lane has ready, and then what it has ready by then.
-    fn work<J: Entry + Send + 'static>(
-        self: &Arc<Self>,
-        lane: fn(&Queue) -> &Lane<J>,
-        requests: Vec<Request<J>>,
-        request: fn(Arc<Queue>, Vec<J>) -> Work,
-    ) {
-        for (number, entries) in requests {
-            let queue = Arc::clone(self);
-            let sent = async move {
-                let _ends = Ends(|| {
-                    let next = lane(&queue).done(number, queue.most_bytes.load(Ordering::Relaxed));
-                    queue.work(lane, next, request);
-                });
-                request(Arc::clone(&queue), entries).await;
-            };
-            // Without the thread the entries are dropped, and their operations fail.
-            let _ = io_thread::spawn(sent);
-        }
-    }
-
-    /// Asks for a batch, and again for the entries that the server failed to do. What is not good any more is not asked for; nor again
+    /// Asks for a batch, and again for the entries that the server failed to do. `is_before` says whether an entry must not be
+    /// done after another one, which came later. What is not good any more is not asked for; nor again
     /// what would then be done after something that it goes before.
-    pub(super) async fn patiently<J: Entry, F>(
+    pub(super) async fn patiently<J, F>(
         &self,
         entries: Vec<J>,
         check: impl Fn(&J) -> Result<(), Fault>,
+        is_before: impl Fn(&J, &J) -> bool,
         ask: impl Fn(&[J]) -> F,
     ) -> Vec<(J, Result<String, Fault>)>
     where
@@ -393,7 +355,7 @@ impl Queue {
                 let done: Vec<bool> = outcomes.iter().map(|outcome| matches!(outcome, Some(Ok(_)))).collect();
                 let is_overtaken = |at: usize| {
                     let later = left[at + 1..].iter().zip(&done[at + 1..]);
-                    later.into_iter().any(|(later, is_done)| *is_done && left[at].goes_before(later))
+                    later.into_iter().any(|(later, is_done)| *is_done && is_before(&left[at], later))
                 };
                 let overtaken: Vec<bool> = (0..left.len()).map(is_overtaken).collect();
                 let mut again = Vec::new();

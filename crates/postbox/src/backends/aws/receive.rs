@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::desk::{Poll, patience};
-use super::lane::Entry;
 use super::leases::after;
 use super::letter::whole_seconds;
 use super::queue::Queue;
 use crate::backend::{Delivery, Receipt, Receive, Visibility};
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
+use crate::runtime::batcher::{Entry, Work, submit};
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
-use crate::runtime::oneshot::{Promise, promise};
+use crate::runtime::oneshot;
 
 /// A poll that brings nothing takes longer, since it waits for a second at least.
 const EARLY: Duration = Duration::from_millis(250);
@@ -23,7 +23,7 @@ const EARLY: Duration = Duration::from_millis(250);
 pub(super) struct Receiving {
     max: usize,
     visibility: Duration,
-    promise: Promise<Vec<Delivery>>,
+    sender: oneshot::Sender<Vec<Delivery>>,
 }
 
 impl Entry for Receiving {
@@ -43,29 +43,27 @@ impl Queue {
             return self.wait(request);
         }
         let back = Arc::clone(self);
-        let (promise, found) = promise(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
-        let entry = Receiving { max: request.max, visibility: request.visibility, promise };
-        self.put(
-            |queue| &queue.receives,
-            vec![entry],
-            |queue, entries| Box::pin(async move { queue.receive_all(entries).await }),
-        );
+        let (sender, found) =
+            oneshot::channel(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
+        let entry = Receiving { max: request.max, visibility: request.visibility, sender };
+        let serve = |queue: Arc<Queue>, entries| -> Work { Box::pin(async move { queue.receive_all(entries).await }) };
+        submit(self, |queue| &queue.receives, serve, [entry]);
         Answer::from_future(found)
     }
 
     async fn receive_all(self: &Arc<Self>, mut entries: Vec<Receiving>) {
-        entries.retain(|entry| !entry.promise.is_void());
+        entries.retain(|entry| !entry.sender.is_unwanted());
         let Some(visibility) = entries.first().map(|entry| entry.visibility) else { return };
         let max = entries.iter().map(|entry| entry.max).sum();
         match self.lease(max, visibility, None).await {
             Ok(found) => {
                 let mut found = found.into_iter();
                 for entry in entries {
-                    entry.promise.fulfil(Ok(found.by_ref().take(entry.max).collect()));
+                    entry.sender.send(Ok(found.by_ref().take(entry.max).collect()));
                 }
                 self.give_back(found.collect());
             }
-            Err(error) => entries.iter().for_each(|entry| entry.promise.fulfil(Err(error.clone()))),
+            Err(error) => entries.iter().for_each(|entry| entry.sender.send(Err(error.clone()))),
         }
     }
 
@@ -101,9 +99,10 @@ impl Queue {
     /// A receive that waits, on a long poll that it shares.
     fn wait(self: &Arc<Self>, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         let back = Arc::clone(self);
-        let (promise, found) = promise(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
+        let (sender, found) =
+            oneshot::channel(Some(Box::new(move |deliveries: Vec<Delivery>| back.give_back(deliveries))));
         let late = patience(request.wait);
-        self.desk.join(request, promise);
+        self.desk.join(request, sender);
         self.poll();
         Answer::from_future(async move {
             let clock = SystemClock::shared();

@@ -8,7 +8,6 @@ use std::time::Duration;
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry as SendEntry;
 
 use super::fault::{Fault, fault};
-use super::lane::Entry;
 use super::letter::{Content, Letter, whole_seconds};
 use super::queue::{Outcome, Queue, SURE_BYTES};
 use super::region::Facts;
@@ -16,7 +15,8 @@ use crate::backend::Outgoing;
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
-use crate::runtime::oneshot::{Promise, promise};
+use crate::runtime::batcher::{Entry, Work, submit};
+use crate::runtime::oneshot;
 
 /// How old what is known of a queue may be when it is held against somebody.
 const FRESH: Duration = Duration::from_secs(60);
@@ -26,19 +26,13 @@ pub(super) struct Sending {
     message: Outgoing,
     /// Whose order it is in.
     group: Option<String>,
-    promise: Promise<MessageId>,
+    sender: oneshot::Sender<MessageId>,
 }
 
 impl Entry for Sending {
     fn bytes(&self) -> usize {
         // Attributes are few; where they are not, the request is divided.
         self.message.body.len() + 512
-    }
-}
-
-impl Entry for (Sending, Letter) {
-    fn goes_before(&self, later: &Self) -> bool {
-        self.0.group.is_some() && self.0.group == later.0.group
     }
 }
 
@@ -53,23 +47,20 @@ impl Queue {
                 answers.push(Answer::ready(Err(error)));
                 return None;
             }
-            let (promise, sent) = promise(None);
+            let (sender, sent) = oneshot::channel(None);
             answers.push(Answer::from_future(sent));
-            Some(Sending { group: self.group(&message), message, promise })
+            Some(Sending { group: self.group(&message), message, sender })
         });
         let entries: Vec<_> = entries.collect();
-        self.put(
-            |queue| &queue.sends,
-            entries,
-            |queue, entries| Box::pin(async move { queue.send_all(entries).await }),
-        );
+        let serve = |queue: Arc<Queue>, entries| -> Work { Box::pin(async move { queue.send_all(entries).await }) };
+        submit(self, |queue| &queue.sends, serve, entries);
         answers
     }
 
     async fn send_all(self: &Arc<Self>, entries: Vec<Sending>) {
         let (facts, letters) = match self.letters(&entries).await {
             Ok(known) => known,
-            Err(error) => return entries.iter().for_each(|entry| entry.promise.fulfil(Err(error.clone()))),
+            Err(error) => return entries.iter().for_each(|entry| entry.sender.send(Err(error.clone()))),
         };
         let most_bytes = facts.most.max(SURE_BYTES);
         let (mut part, mut bytes) = (Vec::new(), 0);
@@ -79,7 +70,7 @@ impl Queue {
                     "up to {} bytes, the MaximumMessageSize of queue {:?}, body and attributes as SQS keeps them",
                     facts.most, self.queue
                 );
-                entry.promise.fulfil(Err(Error::invalid("message size", format!("{} bytes", letter.size), limit)));
+                entry.sender.send(Err(Error::invalid("message size", format!("{} bytes", letter.size), limit)));
                 continue;
             }
             if bytes + letter.size > most_bytes {
@@ -133,14 +124,17 @@ impl Queue {
     }
 
     async fn send_part(&self, facts: &Facts, entries: Vec<(Sending, Letter)>) {
-        let results = self.patiently(entries, |_| Ok(()), |entries| self.ask_sends(facts, entries)).await;
+        // Messages of one group keep their order.
+        let is_before =
+            |one: &(Sending, Letter), other: &(Sending, Letter)| one.0.group.is_some() && one.0.group == other.0.group;
+        let results = self.patiently(entries, |_| Ok(()), is_before, |entries| self.ask_sends(facts, entries)).await;
         for ((entry, _), result) in results {
             // A message that may be one that was sent before has the queue's own id: that of the first.
             let id = result.map_err(|fault| self.failed(fault)).map(|sent| match is_once(facts, &entry.message) {
                 true => sent.into(),
                 false => entry.message.id.clone(),
             });
-            entry.promise.fulfil(id);
+            entry.sender.send(id);
         }
     }
 

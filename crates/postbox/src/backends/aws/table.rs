@@ -24,7 +24,7 @@ use crate::mailbox::id::{ReplyId, new_uuid};
 use crate::reply::store::{ReplyEntry, ReplyState, shelf};
 use crate::runtime::cancellation::unless;
 use crate::runtime::io_thread;
-use crate::runtime::oneshot::{Fulfilled, Promise, promise};
+use crate::runtime::oneshot;
 
 /// The index by expiry, and how many parts it has: one would be as fast as one part of DynamoDB is.
 const INDEX: &str = "postbox-expiry";
@@ -52,7 +52,7 @@ pub(super) struct Table {
 /// Those who wait for replies.
 #[derive(Default)]
 struct Waiting {
-    waiters: Vec<(ReplyId, Promise<bool>)>,
+    waiters: Vec<(ReplyId, oneshot::Sender<bool>)>,
     /// Whether somebody looks for them.
     is_watched: bool,
 }
@@ -321,11 +321,11 @@ impl Table {
     }
 
     /// Ready when an entry is settled; until then it is looked at together with all that are waited for.
-    pub(super) fn settled(self: &Arc<Self>, id: ReplyId) -> Fulfilled<bool> {
+    pub(super) fn settled(self: &Arc<Self>, id: ReplyId) -> oneshot::Receiver<bool> {
         // Nothing is to be undone, but who has left is known by it.
-        let (promise, settled) = promise(Some(Box::new(drop)));
+        let (sender, settled) = oneshot::channel(Some(Box::new(drop)));
         let mut waiting = lock(&self.waiting);
-        waiting.waiters.push((id, promise));
+        waiting.waiters.push((id, sender));
         let has_watcher = std::mem::replace(&mut waiting.is_watched, true);
         drop(waiting);
         if has_watcher {
@@ -348,7 +348,7 @@ impl Table {
             let soonest = tokio::time::Instant::now() + LOOK.0;
             let ids: Vec<ReplyId> = {
                 let mut waiting = lock(&self.waiting);
-                waiting.waiters.retain(|(_, promise)| !promise.is_void());
+                waiting.waiters.retain(|(_, sender)| !sender.is_unwanted());
                 if waiting.waiters.is_empty() {
                     waiting.is_watched = false;
                     *is_over = true;
@@ -375,8 +375,8 @@ impl Table {
                     done
                 };
                 is_news |= !waiters.is_empty();
-                for (_, promise) in waiters {
-                    promise.fulfil(seen.as_ref().map(|_| true).map_err(Clone::clone));
+                for (_, sender) in waiters {
+                    sender.send(seen.as_ref().map(|_| true).map_err(Clone::clone));
                 }
                 let expiries = seen.iter().flat_map(HashMap::values).filter_map(|expires| *expires);
                 next = expiries.chain(next).min();

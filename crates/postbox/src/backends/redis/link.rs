@@ -24,7 +24,6 @@ use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, 
 use super::fault::{Fault, fault_of};
 use super::script::{ScriptCall, Time};
 use crate::error::Error;
-use crate::runtime::busy_poll::UnderWay;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
@@ -432,7 +431,6 @@ impl Link {
         is_large: bool,
         mut act: impl FnMut(Wire) -> F + Send,
     ) -> Result<T, Fault> {
-        let _under_way = UnderWay::begin();
         let end = Instant::now() + self.manners.patience;
         let (mut failures, mut is_long) = (0, is_large);
         loop {

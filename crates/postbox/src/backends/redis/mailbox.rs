@@ -9,8 +9,8 @@ use redis::{Value, cmd};
 
 use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
 use super::fault::Fault;
-use super::load::{ACKNOWLEDGE, BURY, EXTEND, RELEASE, RETURN};
 use super::post::{IDENTITY, Post, REGISTRY};
+use super::requests::{ACKNOWLEDGE, BURY, EXTEND, RELEASE, RETURN};
 use super::script;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
@@ -76,14 +76,14 @@ async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Resul
     let look = || {
         let post = Arc::clone(&post);
         if post.link.is_subscribed(&post.channel) {
-            return post.look(request);
+            return post.take(request);
         }
         let subscribing = {
             let post = Arc::clone(&post);
             io_thread::ask(async move { post.link.subscribe(&post.channel).await })
         };
         subscribing.then(move |subscribed| match subscribed {
-            Ok(()) => post.look(request),
+            Ok(()) => post.take(request),
             Err(error) => Answer::ready(Err(error)),
         })
     };
@@ -105,11 +105,11 @@ impl ByteMailbox for RedisMailbox {
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if request.wait.is_zero() {
-            return self.post.attempt(request).map(|taken| Ok(taken?.0));
+            return self.post.take(request).map(|taken| Ok(taken?.0));
         }
         let post = Arc::clone(&self.post);
         let deadline = SystemClock.now().after(request.wait);
-        self.post.attempt(request).then(move |first| match first {
+        self.post.take(request).then(move |first| match first {
             Ok((found, _)) if found.is_empty() => {
                 let back = Arc::clone(&post);
                 let undelivered = move |(found, since): (Vec<Delivery>, Instant)| back.give_back(&found, since);

@@ -6,14 +6,12 @@
 mod entry;
 mod fault;
 mod link;
-mod load;
 mod mailbox;
 mod place;
 mod post;
 mod replies;
-mod request;
+mod requests;
 mod script;
-mod tray;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What all handles of one mailbox in this process share: its trays, its keys, its settings.
+//! What all handles of one mailbox in this process share: its batchers, its keys, its settings.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,13 +8,13 @@ use redis::{Value, cmd};
 use super::entry::{bytes, integer, list, millis, tag};
 use super::fault::Fault;
 use super::link::Link;
-use super::load::Task;
+use super::requests::{Acting, Receiving, Sending, batcher};
 use super::script::Script;
-use super::tray::Tray;
 use crate::backend::MailboxSettings;
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::resolver::address::MailboxName;
+use crate::runtime::batcher::Batcher;
 use crate::runtime::io_thread;
 
 /// The names of all mailboxes.
@@ -29,11 +29,13 @@ pub(super) struct Post {
     pub(super) name: MailboxName,
     pub(super) channel: String,
     pub(super) keys: Vec<String>,
-    pub(super) tray: Tray<Task>,
-    /// For sends that wait for replicas, on a connection of their own: nobody waits for them in turn.
-    pub(super) durable: Tray<Task>,
-    /// The name of the slot of everything else, of which one is done at a time.
-    other: tokio::sync::Mutex<Bytes>,
+    pub(super) sends: Batcher<Sending>,
+    /// Sends that wait for replicas, on a connection of their own, so that no other operation waits for them.
+    pub(super) durable_sends: Batcher<Sending>,
+    pub(super) receives: Batcher<Receiving>,
+    pub(super) acts: Batcher<Acting>,
+    /// Of all other operations one is done at a time.
+    other: tokio::sync::Mutex<()>,
     settings: Mutex<Settings>,
 }
 
@@ -85,14 +87,14 @@ impl Post {
             "dedup",
             "dedups",
         ];
-        let slot = |name: &str| Bytes::from(format!("op:{}:{name}", link.client));
         Arc::new(Post {
             channel: format!("{tag}:wake"),
             keys: names.iter().map(|name| format!("{tag}:{name}")).collect(),
-            // One at the server and one behind it, while the next one gathers.
-            tray: Tray::new([slot("0"), slot("1")]),
-            durable: Tray::new([slot("durable")]),
-            other: tokio::sync::Mutex::new(slot("other")),
+            sends: batcher(),
+            durable_sends: batcher(),
+            receives: batcher(),
+            acts: batcher(),
+            other: tokio::sync::Mutex::default(),
             settings: Mutex::default(),
             name,
             link,
@@ -117,11 +119,12 @@ impl Post {
         known.version += 1;
     }
 
-    /// The arguments with which every script begins.
-    pub(super) fn arguments(&self, slot: &Bytes) -> Vec<Bytes> {
+    /// The arguments with which every script begins. The server remembers the last request of each slot, so that it does a
+    /// request once that is sent again; at most one of a slot is under way.
+    pub(super) fn arguments(&self, slot: &str) -> Vec<Bytes> {
         let token = Bytes::copy_from_slice(&self.link.token());
         let settings = self.settings().text();
-        vec![token, settings.into(), self.link.cluster_flag(), slot.clone()]
+        vec![token, settings.into(), self.link.cluster_flag(), format!("op:{}:{slot}", self.link.client).into()]
     }
 
     /// The server has the settings that were sent, unless others were said meanwhile.
@@ -175,8 +178,8 @@ impl Post {
     ) -> Answer<Result<T, Error>> {
         let post = Arc::clone(self);
         io_thread::ask(async move {
-            let slot = post.other.lock().await;
-            let mut arguments = post.arguments(&slot);
+            let _one_at_a_time = post.other.lock().await;
+            let mut arguments = post.arguments("other");
             arguments.extend(more);
             Ok(read(post.run(script, &arguments).await?))
         })

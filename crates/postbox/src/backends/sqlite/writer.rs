@@ -21,8 +21,8 @@ use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::{Answer, thread_waits};
 use crate::resolver::address::MailboxName;
-use crate::runtime::oneshot::{Promise, Undelivered, promise, wake_all};
 use crate::runtime::waiters::{Hubs, Watched};
+use crate::runtime::{oneshot, wake_all};
 
 /// How often the file is checked for changes by other processes, while a caller waits for a message or a reply.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -44,7 +44,7 @@ struct Submitted<T, F> {
     submitted_at: Instant,
     act: F,
     value: Option<T>,
-    promise: Promise<T>,
+    sender: oneshot::Sender<T>,
 }
 
 impl<T, F> Operation for Submitted<T, F>
@@ -53,7 +53,7 @@ where
     F: FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send,
 {
     fn run(&mut self, transaction: &mut Transaction<'_>) -> rusqlite::Result<()> {
-        if self.promise.is_void() {
+        if self.sender.is_unwanted() {
             return Ok(());
         }
         self.value = Some((self.act)(transaction)?);
@@ -61,9 +61,9 @@ where
     }
 
     fn complete(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker> {
-        let Submitted { value, promise, .. } = *self;
+        let Submitted { value, sender, .. } = *self;
         let not_done = || Error::connection("the operation was not done");
-        promise.fulfil_quietly(outcome.and_then(|()| value.ok_or_else(not_done)))
+        sender.put(outcome.and_then(|()| value.ok_or_else(not_done)))
     }
 
     fn submitted_at(&self) -> Instant {
@@ -173,7 +173,7 @@ impl Writer {
     fn run_or_enqueue<T: Send + 'static>(
         &self,
         mut act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-        undelivered: Option<Undelivered<T>>,
+        undelivered: Option<oneshot::Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
         // A blocking caller without company does its own work: that saves two changes of threads.
         if thread_waits()
@@ -197,10 +197,10 @@ impl Writer {
     fn enqueue<T: Send + 'static>(
         &self,
         act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-        undelivered: Option<Undelivered<T>>,
+        undelivered: Option<oneshot::Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
-        let (promise, result) = promise(undelivered);
-        let operation = Submitted { submitted_at: Instant::now(), act, value: None, promise };
+        let (sender, result) = oneshot::channel(undelivered);
+        let operation = Submitted { submitted_at: Instant::now(), act, value: None, sender };
         self.enqueued.fetch_add(1, Ordering::Relaxed);
         if !self.operations.enqueue(Box::new(operation)) {
             self.enqueued.fetch_sub(1, Ordering::Relaxed);

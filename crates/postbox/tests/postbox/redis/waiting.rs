@@ -113,27 +113,9 @@ fn nobody_asks_while_nothing_comes() {
     assert!(answer.join().unwrap().unwrap());
 }
 
-/// One who waits where it is sent asks in the same request, or right behind it: here the server tells nobody.
+/// The send has to be repeated with its source, because the server has forgotten the script.
 #[test]
-fn a_wait_in_the_process_that_sends_needs_no_word_of_the_server() {
-    let redis = Redis::builder().user("mute", "on >secret ~* &* +@all -publish -spublish").start();
-    let connection = apart(&format!("redis://mute:secret@127.0.0.1:{}", redis.port()));
-    // From here on the server knows the script that sends, and runs it when it is first asked.
-    jobs(&connection).send(&0).blocking().unwrap();
-    assert_eq!(waiting_for_one(&connection).join().unwrap(), 0);
-    for number in 0..20 {
-        let waiting = waiting_for_one(&connection);
-        until("a subscription", || listeners(&redis) == 1);
-        jobs(&connection).send(&number).blocking().unwrap();
-        assert_eq!(waiting.join().unwrap(), number);
-        until("the end of the subscription", || listeners(&redis) == 0);
-    }
-}
-
-/// The send has to be repeated with its source, so whoever asks right behind it asks too early. A mailbox with a limit takes one
-/// kind of operation at a time.
-#[test]
-fn a_wait_that_asks_before_a_send_is_done_asks_again() {
+fn a_send_that_is_repeated_wakes_a_wait() {
     let redis = Redis::start();
     let connection = apart(&redis.url()).max_size(10);
     let waiting = waiting_for_one(&connection);
