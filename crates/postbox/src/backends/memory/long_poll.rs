@@ -2,14 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use postbox_core::{Lock as _, Ticket};
+use postbox_core::Ticket;
 
-use super::mailbox::{MemoryMailbox, needed, take};
+use super::mailbox::{MemoryMailbox, take};
 use crate::backend::{Delivery, Receive};
 use crate::error::Error;
 use crate::runtime::clock::{Alarm, Moment};
+use crate::runtime::wake;
 
 /// A receive that waits.
 pub(super) struct LongPoll {
@@ -19,17 +20,7 @@ pub(super) struct LongPoll {
     pub(super) ticket: Option<Ticket>,
     /// The end of the wait.
     pub(super) alarm: Option<Alarm>,
-    /// How often it may still look again before it sleeps.
-    pub(super) looks: u32,
 }
-
-/// Being put to sleep and woken costs far more than looking again, and a message may be on its way: a receiver lets others
-/// run a few times first.
-pub(super) const LOOKS: u32 = 6;
-
-/// Between two looks: one that looks all the time keeps the sender from its memory. Many more of them would delay whoever waits for
-/// one message.
-const PAUSES: u32 = 8;
 
 impl Future for LongPoll {
     type Output = Result<Vec<Delivery>, Error>;
@@ -38,17 +29,6 @@ impl Future for LongPoll {
         let this = &mut *self;
         let store = &this.mailbox.store;
         let clock = &store.clock;
-        if this.looks > 0 {
-            this.looks -= 1;
-            (0..PAUSES).for_each(|_| std::hint::spin_loop());
-            let mut taken = Vec::new();
-            store.act_with(needed(&this.request), |ledger, now| take(ledger, now, &this.request, &mut taken));
-            if !taken.is_empty() {
-                return Poll::Ready(Ok(taken));
-            }
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
         // Set before the look, so that a clock that is moved in between is not missed; and at each look, since the last one may
         // have rung too early.
         let alarm = clock.set_alarm(this.deadline, context.waker().clone());
@@ -58,25 +38,18 @@ impl Future for LongPoll {
         let waker = context.waker().clone();
         let mut state = store.lock();
         let before = state.ledger.surfaced();
-        let mut taken = Vec::new();
-        let (is_over, unneeded) = loop {
-            store.absorb(&mut state, usize::MAX);
-            let now = clock.now();
-            take(&mut state.ledger, now.as_nanos(), &this.request, &mut taken);
-            if !taken.is_empty() || now >= this.deadline {
-                break (true, store.waiting.remove(&mut this.ticket));
-            }
-            // Registered under the inbox's lock, with nothing in it: whoever sends next sees that somebody waits.
-            let inbox = store.inbox.lock();
-            if inbox.is_empty() {
-                break (false, store.waiting.register(&mut this.ticket, waker));
-            }
+        let now = clock.now();
+        let taken = take(&mut state.ledger, now.as_nanos(), &this.request);
+        let is_over = !taken.is_empty() || now >= this.deadline;
+        let unneeded = match is_over {
+            true => store.waiting.remove(&mut this.ticket),
+            false => store.waiting.register(&mut this.ticket, waker),
         };
         // What came up by itself and was not taken is for others; and this one may wait for what is due next.
         let wakers = store.notify(&mut state, before);
         let discarded = state.ledger.take_discarded();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(wake);
         drop((unneeded, discarded));
         if is_over { Poll::Ready(Ok(taken)) } else { Poll::Pending }
     }
@@ -100,7 +73,7 @@ impl Drop for LongPoll {
         drop(state);
         drop(waker);
         if let Some(next) = next {
-            next.wake();
+            wake(next);
         }
     }
 }

@@ -2,24 +2,18 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use postbox_core::Lock as _;
 use postbox_core::{Held, Ledger, LedgerOptions, LedgerRefusal, Posted, Posting, Stale};
 
-use super::body::{Body, Shelf};
-use super::long_poll::{LOOKS, LongPoll};
+use super::long_poll::LongPoll;
 use super::store::{Store, Stored, nanos};
 use super::{DEDUPLICATION_WINDOW, Space};
 use crate::backend::{
-    Batch, ByteMailbox, Counts, DeadLetter, Delivery, Headers, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
-    Visibility,
+    Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
 use crate::error::Error;
-use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::{MessageId, ReceiptHandle};
 use crate::mailbox::operation::Answer;
 use crate::runtime::clock::Moment;
@@ -71,7 +65,6 @@ impl MemoryMailbox {
         let settings = &self.settings;
         let mut state = self.store.lock();
         self.store.exists.store(true, Ordering::SeqCst);
-        self.store.absorb(&mut state, usize::MAX);
         let mut options = *state.ledger.options();
         options.max_size = settings.max_size.or(options.max_size);
         options.max_deliveries = settings.max_deliveries.or(options.max_deliveries);
@@ -79,10 +72,6 @@ impl MemoryMailbox {
             options.deduplication_window = nanos(window);
         }
         state.ledger.set_options(options);
-        // What was posted before the bound stands; what comes after asks the ledger.
-        let inbox = self.store.inbox.lock();
-        self.store.bounded.store(options.max_size.is_some(), Ordering::Relaxed);
-        drop(inbox);
         state.idle_expiry = settings.idle_expiry.or(state.idle_expiry);
     }
 
@@ -104,7 +93,7 @@ impl MemoryMailbox {
         let Some(id) = message.id.as_u128() else {
             return Err(Error::invalid("message id", &message.id, "a UUID"));
         };
-        let stored = Stored::of(message, self.store.is_consumer());
+        let stored = Stored::of(message);
         let special = message.special.as_deref();
         let posting = Posting {
             id,
@@ -158,22 +147,11 @@ fn expired(receipt: Receipt) -> impl FnOnce(Stale) -> Error {
 
 fn delivery(held: Held<'_, Stored>, now: u64) -> Delivery {
     let Stored { body, content_type, headers } = held.message;
-    delivery_of(held, now, body.to_bytes(), content_type.clone(), headers.clone())
-}
-
-#[inline(always)]
-fn delivery_of(
-    held: Held<'_, Stored>,
-    now: u64,
-    body: Bytes,
-    content_type: ContentType,
-    headers: Option<Arc<Headers>>,
-) -> Delivery {
     Delivery {
         id: MessageId::from_u128(held.id),
-        body,
-        content_type,
-        headers,
+        body: body.clone(),
+        content_type: content_type.clone(),
+        headers: headers.clone(),
         receipt_handle: ReceiptHandle::from_u128(held.receipt.to_bits()),
         delivery_count: held.deliveries,
         enqueued_at: Moment::from_nanos(held.sent_at),
@@ -193,29 +171,12 @@ impl ByteMailbox for MemoryMailbox {
 
     fn send_one(&self, mut message: Outgoing) -> Answer<Result<MessageId, Error>> {
         self.make();
-        let is_plain = message.special.is_none() && message.delay.is_zero();
-        if let Some(id) = message.id.as_u128().filter(|_| is_plain) {
-            let is_consumer = self.store.is_consumer();
-            if !is_consumer && self.store.post(id, &mut message) {
-                return Answer::ready(Ok(message.id));
-            }
-            let full = self.store.act(|ledger, now| {
-                if !ledger.has_room(now) {
-                    return Some(self.full(ledger));
-                }
-                ledger.absorb(now, id, Stored::of(&mut message, is_consumer));
-                None
-            });
-            return Answer::ready(full.map_or(Ok(message.id), Err));
-        }
         let mut refused = Vec::new();
         Answer::ready(self.store.act(|ledger, now| self.store_one(ledger, now, &mut message, &mut refused)))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.store.consumed();
-        let mut deliveries = Vec::new();
-        self.store.act_with(needed(&request), |ledger, now| take(ledger, now, &request, &mut deliveries));
+        let deliveries = self.store.act(|ledger, now| take(ledger, now, &request));
         if !deliveries.is_empty() || request.wait.is_zero() {
             return Answer::ready(Ok(deliveries));
         }
@@ -223,42 +184,29 @@ impl ByteMailbox for MemoryMailbox {
             return Answer::ready(Err(error));
         }
         let deadline = self.store.clock.now().after(request.wait);
-        Answer::from_future(LongPoll {
-            mailbox: self.clone(),
-            request,
-            deadline,
-            ticket: None,
-            alarm: None,
-            looks: LOOKS,
-        })
+        Answer::from_future(LongPoll { mailbox: self.clone(), request, deadline, ticket: None, alarm: None })
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
         // What was stored is dropped after the lock is released.
-        let mut gone: Vec<Stored> = Vec::new();
-        let mut results = Batch::with_capacity(receipts.len());
-        self.store.act_with(0, |ledger, now| {
-            for receipt in &receipts {
-                match ledger.acknowledge_in_place(now, receipt_of(&receipt.handle), |message| {
-                    gone.extend(message.take_heavy());
-                }) {
-                    Ok(()) => results.push(Ok(())),
-                    Err(Stale) => results.push(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
+        let mut gone: Vec<Stored> = Vec::with_capacity(receipts.len());
+        let results = self.store.act(|ledger, now| {
+            let acknowledge = |receipt: &Receipt| match ledger.acknowledge(now, receipt_of(&receipt.handle)) {
+                Ok(message) => {
+                    gone.push(message);
+                    Ok(())
                 }
-            }
+                Err(Stale) => Err(Error::ReceiptHandleExpired { id: receipt.id.clone() }),
+            };
+            receipts.iter().map(acknowledge).collect()
         });
         Answer::ready(results)
     }
 
     fn acknowledge_one(&self, receipt: &Receipt) -> Answer<Result<(), Error>> {
-        let handle = receipt_of(&receipt.handle);
-        // Dropped after the lock is released.
-        let mut gone = None;
-        let done = self
-            .store
-            .act_with(0, |ledger, now| ledger.acknowledge_in_place(now, handle, |message| gone = message.take_heavy()));
-        match done {
-            Ok(()) => Answer::ready(Ok(())),
+        // What was stored is dropped after the lock is released.
+        match self.store.act(|ledger, now| ledger.acknowledge(now, receipt_of(&receipt.handle))) {
+            Ok(_) => Answer::ready(Ok(())),
             Err(Stale) => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
         }
     }
@@ -307,7 +255,6 @@ impl ByteMailbox for MemoryMailbox {
     fn delete(&self) -> Answer<Result<(), Error>> {
         let gone = {
             let mut state = self.store.lock();
-            self.store.absorb(&mut state, usize::MAX);
             let options =
                 LedgerOptions { deduplication_window: nanos(DEDUPLICATION_WINDOW), ..LedgerOptions::default() };
             // A receipt of before must not be good for a delivery of after: purged, not made anew.
@@ -315,7 +262,6 @@ impl ByteMailbox for MemoryMailbox {
             let gone = (state.ledger.purge(now), state.ledger.purge_dead());
             state.ledger.forget_deduplication();
             state.ledger.set_options(options);
-            self.store.bounded.store(false, Ordering::Relaxed);
             state.idle_expiry = None;
             self.store.exists.store(false, Ordering::SeqCst);
             (gone, state.ledger.take_discarded())
@@ -366,31 +312,10 @@ impl ByteMailbox for MemoryMailbox {
     }
 }
 
-/// How many messages must be deliverable for a receive, if there are so many. What it leases for no time at all is deliverable
-/// again at this very moment, behind everything that was sent before.
-pub(super) const fn needed(request: &Receive) -> usize {
-    if request.visibility.is_zero() { usize::MAX } else { request.max }
-}
-
-pub(super) fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive, taken: &mut Vec<Delivery>) {
+pub(super) fn take(ledger: &mut Ledger<Stored>, now: u64, request: &Receive) -> Vec<Delivery> {
     ledger.advance(now);
-    let many = request.max.min(ledger.deliverable());
-    taken.reserve_exact(many);
-    let mut shelf = Shelf::for_up_to(many);
-    ledger.receive(now, request.max, now.saturating_add(nanos(request.visibility)), |held| {
-        // Made when there is a place for it: so it is written where it stays.
-        match (held.message.plain_type(), &held.message.body) {
-            (Some(content_type), Body::InPlace(body)) => {
-                taken.extend(iter::once_with(|| delivery_of(held, now, shelf.put(body), content_type, None)));
-            }
-            (Some(content_type), Body::Shared(body)) => {
-                shelf.pass();
-                taken.extend(iter::once_with(|| delivery_of(held, now, body.clone(), content_type, None)));
-            }
-            (None, _) => {
-                shelf.pass();
-                taken.push(delivery(held, now));
-            }
-        }
-    });
+    let mut taken = Vec::with_capacity(request.max.min(ledger.deliverable()));
+    let until = now.saturating_add(nanos(request.visibility));
+    ledger.receive(now, request.max, until, |held| taken.push(delivery(held, now)));
+    taken
 }

@@ -2,7 +2,6 @@
 //!
 //! Nothing survives the process. Counts are exact, order is first in, first out, and no mailbox has a thread of its own.
 
-mod body;
 mod long_poll;
 mod mailbox;
 mod replies;
