@@ -46,11 +46,11 @@ impl Post {
     /// Works in a slot, request by request, until nothing is left to do there.
     fn drive(self: &Arc<Self>, tray: fn(&Post) -> &Tray<Task>, slot: Slot) {
         let working = Working { post: Arc::clone(self), tray, slot, under_way: 0, is_over: false };
-        // Without a thread to work on it is dropped, and what it was to do fails.
+        // Without a thread the work is dropped, and its tasks fail.
         let _ = io_thread::spawn(working.run());
     }
 
-    /// Fails all that waits in a tray, and frees the slot.
+    /// Fails all tasks that wait in a tray, and frees the slot.
     fn fail(&self, tray: fn(&Post) -> &Tray<Task>, slot: Slot, error: &Error) {
         let mut slots = vec![slot];
         while let Some(slot) = slots.pop() {
@@ -220,12 +220,12 @@ impl Post {
     }
 }
 
-/// The work in a slot. If it is dropped before its end, by a panic or with its thread, what it had taken and what waits fails.
+/// The work in a slot. If it ends early, by a panic or with its thread, its own tasks and those that wait in the tray fail.
 struct Working {
     post: Arc<Post>,
     tray: fn(&Post) -> &Tray<Task>,
     slot: Slot,
-    /// How many tasks of the tray are in the request that is under way.
+    /// How many tasks are in the current request.
     under_way: usize,
     is_over: bool,
 }
@@ -249,8 +249,8 @@ impl Working {
             assert_ne!(post.name.as_str(), tests::PANICS, "on purpose");
             let (began, many, load) = (Instant::now(), tasks.len(), Load::of(tasks));
             let untold = if can_tell { load.messages().filter(|message| is_plain(message)).count() } else { 0 };
-            // Whoever is told when it is on its way asks right behind it, as a rule. Should that be too early, he hears of it
-            // from the server.
+            // Local receivers are woken when the request is on its way, so that theirs is right behind it. One that is too early
+            // is woken again by the server.
             let tell = || {
                 if untold > 0 {
                     post.link.hubs.wake(&post.channel, untold as u64);
@@ -340,7 +340,7 @@ mod tests {
         let message = || Outgoing::new(Bytes::new(), ContentType::Unmarked);
         let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };
         for _ in 0..4 {
-            // More than one request takes.
+            // More tasks than one request takes.
             let sends: Vec<_> = (0..40).map(|_| post.send(Batch::from_buf([message()]))).collect();
             let receives: Vec<_> = (0..4).map(|_| post.attempt(receive)).collect();
             for error in sends.into_iter().map(|sent| sent.blocking().unwrap_err()) {
