@@ -31,7 +31,7 @@ pub const MAX_HEADERS: usize = 256;
 /// The largest size of all names and values of a message's headers together, in bytes.
 pub const MAX_HEADER_BYTES: usize = 1 << 20;
 
-/// The bytes are a message that this program does not read.
+/// Why a message cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -167,14 +167,14 @@ pub fn decode(bytes: Bytes) -> Result<Parts, DecodeError> {
     Ok((bytes.slice(body..), content_type, headers))
 }
 
-/// The same. A message that is not read keeps all its bytes, and a content type that says why: no codec but the raw one
-/// reads it.
+/// As [`decode`], but a message that cannot be decoded is returned as its bytes, with the reason as its content type: only
+/// the raw codec reads it.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn decode_or_mark(bytes: Bytes) -> Parts {
     decode(bytes.clone()).unwrap_or_else(|error| (bytes, unread(error), None))
 }
 
-/// The content type of a message that is not read.
+/// The content type of a message that cannot be decoded.
 #[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
 pub(crate) fn unread(error: DecodeError) -> ContentType {
     ContentType::from(error.to_string().as_str())

@@ -200,7 +200,7 @@ pub(super) fn headers_are_bounded_in_number_and_size(place: &Place<'_>) {
     assert_eq!(many, [0, MAX_HEADERS - 1]);
 }
 
-/// Nothing checks what comes to a backend in another way than by its mailboxes.
+/// Only a [`Mailbox`] checks durations. A caller of the backend itself can pass any.
 pub(super) fn a_backend_without_limits_takes_any_duration(place: &Place<'_>) {
     if place.limits().max_delay < Limits::LONGEST {
         return;
@@ -220,7 +220,7 @@ pub(super) fn a_backend_without_limits_takes_any_duration(place: &Place<'_>) {
             assert!(changed[0].is_ok(), "{visibility:?}: {changed:?}");
         }
         assert_eq!(bytes.counts().blocking().unwrap(), Counts::new(0, 2, 0, 0), "{long:?}");
-        // Time goes on.
+        // The mailbox still works.
         bytes.send_one(message()).blocking().unwrap();
         assert_eq!(bytes.receive(Receive { visibility: Duration::ZERO, ..request }).blocking().unwrap().len(), 1);
         let replies = place.connection.reply_store().expect("the place keeps replies");

@@ -1,5 +1,5 @@
 //! The ranges of the durations and numbers that a program or a URI sets. They are the same for all backends, and each value is
-//! checked here, once. What is not checked is a wait in this process, which may be of any length.
+//! checked here, once.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) const BUSY_TIMEOUT: Span = Span::new("busy_timeout", Duration::ZERO, 
 /// How long an operation on a server is tried again.
 #[cfg(feature = "redis")]
 pub(crate) const TIMEOUT: Span = Span::new("timeout", Duration::ZERO, LONGEST_OUTAGE);
-/// How long a send waits for replicas. To Redis zero means without end.
+/// How long a send waits for replicas. Zero would mean without end to Redis.
 #[cfg(feature = "redis")]
 pub(crate) const REPLICA_TIMEOUT: Span = Span::new("replica_timeout", Duration::from_millis(1), LONGEST_OUTAGE);
 
@@ -108,7 +108,7 @@ pub(crate) fn check_settings(settings: &MailboxSettings) -> Result<(), Error> {
 /// Checks a duration whose longest value the mailbox says.
 #[inline(always)]
 pub(crate) fn check_duration(parameter: &'static str, value: Duration, longest: Duration) -> Result<(), Error> {
-    // Whole seconds decide nearly always.
+    // In nearly all calls the whole seconds decide.
     if value.as_secs() < longest.as_secs() {
         return Ok(());
     }

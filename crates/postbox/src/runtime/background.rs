@@ -91,7 +91,7 @@ fn tell() {
     SHARED.changed.notify_one();
 }
 
-/// Starts the thread unless it runs. Whatever would wait for an alarm or a task calls this first.
+/// Starts the thread unless it runs. An operation calls this before it waits for an alarm or a task.
 ///
 /// # Errors
 /// [`Error::Connection`] if the process cannot start a thread.
@@ -106,7 +106,7 @@ pub(crate) fn start() -> Result<(), Error> {
     let thread = std::thread::Builder::new().name("postbox".into());
     thread
         .spawn(|| {
-            // It never ends: a panic leaves whole what it may have interrupted.
+            // A panic interrupts no change of the state, so the thread goes on.
             loop {
                 survive(run);
             }

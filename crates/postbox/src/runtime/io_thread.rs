@@ -18,7 +18,7 @@ fn thread() -> Result<Handle, Error> {
     if let Some(handle) = &*thread {
         return Ok(handle.clone());
     }
-    // It ends what takes too long.
+    // Its alarms end requests that take too long.
     background::start()?;
     let failed = |error| Error::connection(format!("cannot start the thread for connections to servers: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -26,7 +26,7 @@ fn thread() -> Result<Handle, Error> {
     let builder = std::thread::Builder::new().name("postbox-network".into());
     builder
         .spawn(move || {
-            // The runtime is dropped after this, and what waits on it fails.
+            // Dropped before the runtime, whose operations fail then.
             let _ending = Ending;
             runtime.block_on(until_the_end());
         })
@@ -35,7 +35,7 @@ fn thread() -> Result<Handle, Error> {
     Ok(handle)
 }
 
-/// The thread ends, which only a panic brings about. The next operation starts another one.
+/// Forgets the thread when it ends, which only a panic can cause. The next operation starts another one.
 struct Ending;
 
 impl Drop for Ending {
@@ -122,7 +122,7 @@ mod tests {
             let under_way = ask::<()>(std::future::pending());
             PANICS.notify_one();
             assert_fails(under_way.blocking());
-            // Until the runtime is gone, what it is given fails.
+            // An operation that still meets the old runtime fails.
             while ask(async { Ok(()) }).blocking().is_err() {
                 std::thread::yield_now();
             }

@@ -15,10 +15,10 @@ pub(crate) mod oneshot;
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) mod waiters;
 
-/// Runs code of others, which may panic: that must not end a thread that everybody shares.
+/// Runs code of the caller's, which may panic: that must not end a thread that all mailboxes share.
 pub(crate) fn survive(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
-        // To drop it would run code of others again.
+        // Its drop is the caller's code, too.
         std::mem::forget(panic);
         tracing::error!("a task or a waker panicked; its thread goes on");
     }

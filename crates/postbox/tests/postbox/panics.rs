@@ -1,4 +1,4 @@
-//! What panics, and threads that cannot be started, end operations with errors.
+//! Operations end with errors when their code panics, or a thread cannot be started.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn child_without_threads() {
     }
     assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the test itself");
     let mailbox: Mailbox<u32, u32> = postbox::open("memory://no-threads").blocking().unwrap();
-    // What waits for nothing needs no thread.
+    // An operation that does not wait needs no thread.
     mailbox.send(&1).blocking().unwrap();
     let message = mailbox.receive().wait_time(LONG).blocking().unwrap().remove(0);
     let kept = message.keep_alive(LONG, LONG);

@@ -332,7 +332,7 @@ impl Table {
             self.joined.notify_one();
         } else {
             let watching = Watching { table: Arc::clone(self), is_over: false };
-            // Without a thread it is dropped, and so ends.
+            // Without a thread the task is dropped, and all waits fail.
             let _ = io_thread::spawn(watching.run());
         }
         settled
@@ -423,7 +423,7 @@ impl Table {
     }
 }
 
-/// The watch over a table. If it is dropped before its end, by a panic or with its thread, those who wait are told.
+/// The task that looks for settled replies. If it ends early, by a panic or with its thread, all waits fail.
 struct Watching {
     table: Arc<Table>,
     is_over: bool,
@@ -444,7 +444,7 @@ impl Drop for Watching {
         waiting.is_watched = false;
         let waiters = std::mem::take(&mut waiting.waiters);
         drop(waiting);
-        // Dropped promises are errors.
+        // A dropped promise is an error.
         drop(waiters);
     }
 }
@@ -465,11 +465,11 @@ mod tests {
     use super::*;
     use crate::mailbox::operation::Answer;
 
-    /// The watch over a table of this name panics.
+    /// The task for a table of this name panics.
     pub(super) const PANICS: &str = "panics-on-purpose";
 
     #[test]
-    fn a_panic_of_the_watch_fails_those_who_wait_and_the_next_one_begins_another() {
+    fn a_panic_of_the_task_fails_all_waits_and_the_next_wait_starts_another_task() {
         let client = Client::from_conf(Config::builder().behavior_version(BehaviorVersion::latest()).build());
         let table = Table::new(client, PANICS.into(), "dynamodb".into());
         for _ in 0..2 {

@@ -29,8 +29,8 @@ impl Future for LongPoll {
         let this = &mut *self;
         let store = &this.mailbox.store;
         let clock = &store.clock;
-        // Set before the look, so that a clock that is moved in between is not missed; and at each look, since the last one may
-        // have rung too early.
+        // Set before the look, so that a clock that is moved in between is not missed. Set again at each look, since the last
+        // alarm may have rung too early.
         let alarm = clock.set_alarm(this.deadline, context.waker().clone());
         if let Some(old) = this.alarm.replace(alarm) {
             clock.cancel_alarm(old);

@@ -190,7 +190,7 @@ impl Store {
 /// The alarm rings.
 impl Wake for Store {
     fn wake(self: Arc<Self>) {
-        // It may have rung too early, or have been set anew while it rang: it is set again if there is still need for it.
+        // The alarm may have rung too early, or have been replaced while it rang. It is set again below if it is needed.
         if let Some((_, alarm)) = self.lock().alarm.take() {
             self.clock.cancel_alarm(alarm);
         }

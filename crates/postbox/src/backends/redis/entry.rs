@@ -83,10 +83,12 @@ pub(super) fn wishes(special: &Special) -> Vec<u8> {
     packed
 }
 
-/// Never earlier than asked for, unless a script could not add it to its time: its numbers are exact up to 2⁵³ half microseconds.
+/// The longest duration that scripts take, in milliseconds: 63 years.
+const LONGEST: u64 = 2_000_000_000_000;
+
+/// Milliseconds, rounded up so that nothing ends early. A longer duration than [`LONGEST`] could not be added to the time of a
+/// script, whose numbers are exact up to 2⁵³ half microseconds.
 pub(super) fn millis(duration: std::time::Duration) -> u64 {
-    /// 63 years.
-    const LONGEST: u64 = 2_000_000_000_000;
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_or(LONGEST, |millis| millis.min(LONGEST))
 }
 

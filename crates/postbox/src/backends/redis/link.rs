@@ -536,10 +536,10 @@ impl Drop for LongAttempt {
     }
 }
 
-/// The watch over a connection. However it ends, the next one who begins to wait begins another.
+/// The task that checks the connection of the subscriptions. However it ends, the next receive that waits starts another.
 struct Watching {
     link: Weak<Link>,
-    /// It was given up before.
+    /// Whether it ended as planned.
     is_over: bool,
 }
 
@@ -550,7 +550,7 @@ impl Watching {
             let Some(link) = self.link.upgrade() else { return };
             if link.waiting.load(Ordering::SeqCst) == 0 {
                 link.is_watched.store(false, Ordering::SeqCst);
-                // Whoever has begun meanwhile found it watched.
+                // A receive that began to wait in between found this task, and relies on it.
                 if link.waiting.load(Ordering::SeqCst) == 0 || link.is_watched.swap(true, Ordering::SeqCst) {
                     self.is_over = true;
                     return;
@@ -579,7 +579,7 @@ impl Watched for Link {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let watching = Watching { link: Arc::downgrade(self), is_over: false };
-            // Without a thread it is dropped, and so ends.
+            // Without a thread the task is dropped.
             let _ = io_thread::spawn(watching.run());
         }
     }
