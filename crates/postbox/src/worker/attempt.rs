@@ -1,6 +1,7 @@
 //! A message is handled once, and what becomes of it.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -26,6 +27,10 @@ where
 {
     pub(super) async fn work(&self) {
         while let Ok(item) = self.buffer.recv().await {
+            if self.is_shut_down.load(Ordering::SeqCst) {
+                // Dropped, so given back, before a handler sees it.
+                continue;
+            }
             // What the answer is sent with belongs to the trace of the message too.
             let attributes = item.message.attributes.clone();
             InTrace::of(&attributes, self.process(item)).await;

@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ pub(super) struct Shared<T, R, C> {
     pub(super) handler: Handling<T, R>,
     pub(super) options: LoopOptions<R, C>,
     pub(super) buffer: BoundedMailbox<Item<T, R, C>>,
+    pub(super) is_shut_down: Arc<AtomicBool>,
     keeper: Arc<Keeper>,
     /// Workers that have not ended.
     live: AtomicUsize,
@@ -57,6 +58,7 @@ where
     let core = &mailbox.core;
     let shared = Arc::new(Shared {
         buffer: BoundedMailbox::new(options.concurrency + options.prefetch),
+        is_shut_down: Arc::clone(&handle.is_shut_down),
         keeper: Keeper::start(Arc::clone(core), options.visibility, options.max_lease),
         live: AtomicUsize::new(options.concurrency),
         abort: Cancellation::new(),

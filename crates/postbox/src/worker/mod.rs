@@ -17,6 +17,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postbox_core::{Mailbox as _, UnboundedMailbox};
@@ -320,15 +321,18 @@ pub(crate) enum Control {
 #[derive(Clone, Debug)]
 pub struct LoopHandle {
     control: UnboundedMailbox<Control>,
+    /// Whether the loop was told to shut down: from then on no handler begins.
+    is_shut_down: Arc<AtomicBool>,
 }
 
 impl LoopHandle {
     fn new() -> Self {
-        LoopHandle { control: UnboundedMailbox::new() }
+        LoopHandle { control: UnboundedMailbox::new(), is_shut_down: Arc::default() }
     }
 
     /// Stops fetching, finishes what runs within the loop's deadline, gives back what was not started.
     pub fn shutdown(&self) {
+        self.is_shut_down.store(true, Ordering::SeqCst);
         self.control.enqueue(Control::Shutdown);
     }
 
