@@ -31,8 +31,10 @@ fn main() {
         Settings { json: false, quick: false, most_rounds: 21, only: None, systems: Vec::new(), peers: Vec::new() };
     let mut suites = Vec::new();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((sqlite::ROLE, rest)) = arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {
-        return sqlite::process(rest);
+    match arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {
+        Some((sqlite::ROLE, rest)) => return sqlite::process(rest),
+        Some((redis::ROLE, rest)) => return redis::process(rest),
+        _ => {}
     }
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {

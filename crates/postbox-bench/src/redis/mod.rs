@@ -5,6 +5,7 @@
 
 mod bare;
 mod latency;
+mod paced;
 mod queue;
 
 use std::process::Command;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bare::{Bare, Lean, One, Ten};
+pub(crate) use paced::{ROLE, process};
 use postbox_test_servers::Redis;
 use queue::{Jobs, Omniqueue, Postbox, Queue, RsmqQueue, WAIT, connection};
 use tokio::runtime::{Builder, Runtime};
@@ -33,6 +35,7 @@ pub(crate) fn run(settings: &Settings) {
         deep(settings, &server, tasks, batch, operations);
     }
     latency::run(settings, &server);
+    paced::run(settings, &server);
     connections(settings, &server);
     redis_benchmark(settings, &server);
 }
