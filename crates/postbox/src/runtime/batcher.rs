@@ -192,6 +192,8 @@ impl<P: Send + Sync + 'static, E: Entry> Worker<P, E> {
             self.request = Some(number);
             (self.serve)(Arc::clone(&self.place), entries).await;
             self.end();
+            // The callers that have just been answered may have more to do: the next request takes it along.
+            tokio::task::yield_now().await;
         }
         self.has_ended = true;
     }
