@@ -57,8 +57,6 @@ mod worker;
 
 pub use self::backend::wire;
 pub use self::backend::*;
-#[cfg(feature = "aws")]
-pub use self::backends::aws;
 pub use self::backends::memory::{MemoryBackend, MemoryReplyStore};
 #[cfg(feature = "redis")]
 pub use self::backends::redis;
@@ -100,6 +98,15 @@ pub use rusqlite;
 
 /// Waits for any future on this thread.
 pub use postbox_core::wait_for;
+
+/// Mailboxes on AWS SQS, and replies in DynamoDB. Feature `aws`; `docs/aws.md` is the guide.
+#[cfg(feature = "aws")]
+pub mod aws {
+    pub use {aws_config as config, aws_sdk_dynamodb as dynamodb, aws_sdk_sqs as sqs};
+
+    pub use crate::backends::dynamodb::DynamoDbReplyStore;
+    pub use crate::backends::sqs::{QueueSettings, SqsBackend, SqsBuilder, defaults};
+}
 
 /// Layer 1: in-process mailboxes, their traits and futures.
 pub use postbox_core::shared;

@@ -91,7 +91,7 @@ fn backend(text: &str, uri: &Uri) -> Answer<Result<Arc<dyn Backend>, Error>> {
         }
         #[cfg(feature = "aws")]
         "sqs" => {
-            let opened = crate::backends::aws::SqsBackend::open(text, uri);
+            let opened = crate::backends::sqs::SqsBackend::open(text, uri);
             opened.map(|opened| opened.map(|backend| Arc::new(backend) as Arc<dyn Backend>))
         }
         _ => Answer::ready(Err(uri.unserved(text))),
@@ -154,7 +154,7 @@ fn options(text: &str, uri: &Uri) -> Result<HandleOptions, Error> {
             #[cfg(feature = "redis")]
             name if uri.scheme.starts_with("redis") && crate::backends::redis::OPTIONS.contains(&name) => {}
             #[cfg(feature = "aws")]
-            name if uri.scheme == "sqs" && crate::backends::aws::OPTIONS.contains(&name) => {}
+            name if uri.scheme == "sqs" && crate::backends::sqs::OPTIONS.contains(&name) => {}
             _ => {
                 let own = match uri.scheme.as_str() {
                     "sqlite" => ", synchronous, busy_timeout".into(),
@@ -163,7 +163,7 @@ fn options(text: &str, uri: &Uri) -> Result<HandleOptions, Error> {
                         format!(", {}", crate::backends::redis::OPTIONS.join(", "))
                     }
                     #[cfg(feature = "aws")]
-                    "sqs" => format!(", {}", crate::backends::aws::OPTIONS.join(", ")),
+                    "sqs" => format!(", {}", crate::backends::sqs::OPTIONS.join(", ")),
                     _ => String::new(),
                 };
                 return Err(Error::resolution(text, format!("unknown option {name:?}; there are {KNOWN}{own}")));

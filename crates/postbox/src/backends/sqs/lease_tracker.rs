@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::letter::Received;
+use super::message_format::ReceivedMessage;
 use crate::backend::Delivery;
 use crate::mailbox::id::ReceiptHandle;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 
 #[derive(Default)]
-pub(super) struct Leases {
+pub(super) struct LeaseTracker {
     held: Mutex<Held>,
     /// An act has ended.
     changed: Notify,
@@ -43,20 +43,20 @@ struct Lease {
     /// When it was given. SQS lets it last for so long from then.
     since: Instant,
     until: Instant,
-    is_busy: bool,
+    is_settling: bool,
     delivery: Delivery,
     group: Option<String>,
 }
 
 /// Whether an act may begin.
 #[derive(Debug, PartialEq)]
-pub(super) enum Begin {
+pub(super) enum BeginSettle {
     /// It may, and nothing else until it has ended. The lease lasts until then.
-    Now(Instant),
+    Begun(Instant),
     /// Another one is under way.
-    Later,
+    Busy,
     /// The lease has ended.
-    Never,
+    Expired,
 }
 
 /// A process that crashes and a queue that loses nothing need no more than this many entries checked at a time.
@@ -64,16 +64,16 @@ const FEW: usize = 1_000;
 /// The same in bytes.
 const FEW_BYTES: usize = 16 << 20;
 
-impl Leases {
+impl LeaseTracker {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, received: &Received, since: Instant, until: Instant) {
+    pub(super) fn add(&self, received: &ReceivedMessage, since: Instant, until: Instant) {
         let mut held = self.lock();
         if held.leases.len() >= held.most.0.max(FEW) || held.bytes >= held.most.1.max(FEW_BYTES) {
             let now = Instant::now();
-            held.leases.retain(|_, lease| lease.until > now || lease.is_busy);
+            held.leases.retain(|_, lease| lease.until > now || lease.is_settling);
             held.bytes = held.leases.values().map(|lease| lease.delivery.body.len()).sum();
             held.most = (held.leases.len() * 2, held.bytes * 2);
         }
@@ -81,22 +81,22 @@ impl Leases {
         let handle = delivery.receipt_handle.clone();
         held.remove(&handle);
         held.bytes += delivery.body.len();
-        held.leases.insert(handle, Lease { since, until, is_busy: false, delivery, group: received.group.clone() });
+        held.leases.insert(handle, Lease { since, until, is_settling: false, delivery, group: received.group.clone() });
     }
 
-    pub(super) fn begin(&self, handle: &ReceiptHandle) -> Begin {
+    pub(super) fn begin(&self, handle: &ReceiptHandle) -> BeginSettle {
         let mut held = self.lock();
         match held.leases.get_mut(handle) {
-            Some(lease) if lease.is_busy => Begin::Later,
+            Some(lease) if lease.is_settling => BeginSettle::Busy,
             Some(lease) if lease.until > Instant::now() => {
-                lease.is_busy = true;
-                Begin::Now(lease.until)
+                lease.is_settling = true;
+                BeginSettle::Begun(lease.until)
             }
             Some(_) => {
                 held.remove(handle);
-                Begin::Never
+                BeginSettle::Expired
             }
-            None => Begin::Never,
+            None => BeginSettle::Expired,
         }
     }
 
@@ -120,9 +120,9 @@ impl Leases {
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
             match self.begin(handle) {
-                Begin::Now(until) => return Some(until),
-                Begin::Never => return None,
-                Begin::Later => {
+                BeginSettle::Begun(until) => return Some(until),
+                BeginSettle::Expired => return None,
+                BeginSettle::Busy => {
                     let left = self.left(handle);
                     if left.is_zero() {
                         return None;
@@ -152,7 +152,7 @@ impl Leases {
     /// The act has ended and the lease has not. `until` if that has changed.
     pub(super) fn release(&self, handle: &ReceiptHandle, until: Option<Instant>) {
         if let Some(lease) = self.lock().leases.get_mut(handle) {
-            lease.is_busy = false;
+            lease.is_settling = false;
             lease.until = until.unwrap_or(lease.until);
         }
         self.changed.notify_waiters();

@@ -12,10 +12,10 @@ use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::{Builder, Connector};
 
+use super::client::SqsConfig;
 use super::queue::lock;
-use super::region::Manners;
-use super::replies::DynamoDbReplyStore;
 use super::{Inner, SqsBackend};
+use crate::backends::dynamodb::DynamoDbReplyStore;
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::resolver::address::{Uri, decoded, without_secrets};
@@ -26,8 +26,8 @@ pub(crate) const OPTIONS: &[&str] =
     &["endpoint", "create", "gather", "group", "profile", "replies", "replies_endpoint"];
 
 /// How long one attempt of a request may take, and all of them.
-pub(super) const ATTEMPT: Duration = Duration::from_secs(10);
-pub(super) const ALL_ATTEMPTS: Duration = Duration::from_secs(30);
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Places that are open: two opens of one share what is known of its queues, and connections.
 static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
@@ -44,8 +44,8 @@ static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 pub fn defaults() -> ConfigLoader {
     let patience = TimeoutConfig::builder()
         .connect_timeout(Duration::from_secs(3))
-        .operation_attempt_timeout(ATTEMPT)
-        .operation_timeout(ALL_ATTEMPTS)
+        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+        .operation_timeout(OPERATION_TIMEOUT)
         .build();
     aws_config::defaults(BehaviorVersion::latest()).http_client(http_client()).timeout_config(patience)
 }
@@ -61,7 +61,11 @@ fn http_client() -> SharedHttpClient {
 }
 
 /// What the environment, the profile and the URI say, credentials by the SDK's own chain.
-pub(super) async fn load(region: &str, endpoint: Option<&str>, profile: Option<&str>) -> SdkConfig {
+pub(in crate::backends) async fn load_sdk_config(
+    region: &str,
+    endpoint: Option<&str>,
+    profile: Option<&str>,
+) -> SdkConfig {
     let mut loader = defaults();
     if !region.is_empty() {
         loader = loader.region(Region::new(region.to_string()));
@@ -75,47 +79,52 @@ pub(super) async fn load(region: &str, endpoint: Option<&str>, profile: Option<&
     loader.load().await
 }
 
-pub(super) fn checked_endpoint(value: &str) -> Result<(), Error> {
+pub(in crate::backends) fn check_endpoint(value: &str) -> Result<(), Error> {
     if value.starts_with("http://") || value.starts_with("https://") {
         return Ok(());
     }
     Err(Error::invalid("endpoint", format!("{:?}", without_secrets(value)), "a URL like http://localhost:4566"))
 }
 
-pub(super) fn is_region(text: &str) -> bool {
+pub(in crate::backends) fn is_region(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-pub(super) fn truth(parameter: &'static str, value: &str) -> Result<bool, Error> {
+pub(in crate::backends) fn parse_bool(parameter: &'static str, value: &str) -> Result<bool, Error> {
     value.parse().map_err(|_| Error::invalid(parameter, format!("{value:?}"), "true or false"))
 }
 
-struct Wishes {
-    manners: Manners,
+struct UriOptions {
+    config: SqsConfig,
     endpoint: Option<String>,
     profile: Option<String>,
     replies: Option<String>,
     replies_endpoint: Option<String>,
 }
 
-fn wishes(uri: &Uri) -> Result<Wishes, Error> {
-    let mut wishes =
-        Wishes { manners: Manners::default(), endpoint: None, profile: None, replies: None, replies_endpoint: None };
+fn uri_options(uri: &Uri) -> Result<UriOptions, Error> {
+    let mut options = UriOptions {
+        config: SqsConfig::default(),
+        endpoint: None,
+        profile: None,
+        replies: None,
+        replies_endpoint: None,
+    };
     for (name, value) in &uri.options {
         match name.as_str() {
-            "endpoint" => wishes.endpoint = Some(value.clone()),
-            "create" => wishes.manners.creates = truth("create", value)?,
-            "gather" => wishes.manners.gathers = truth("gather", value)?,
-            "group" => wishes.manners.group = Some(value.clone()),
-            "profile" => wishes.profile = Some(value.clone()),
-            "replies" => wishes.replies = Some(value.clone()),
-            "replies_endpoint" => wishes.replies_endpoint = Some(value.clone()),
+            "endpoint" => options.endpoint = Some(value.clone()),
+            "create" => options.config.creates = parse_bool("create", value)?,
+            "gather" => options.config.gathers = parse_bool("gather", value)?,
+            "group" => options.config.group = Some(value.clone()),
+            "profile" => options.profile = Some(value.clone()),
+            "replies" => options.replies = Some(value.clone()),
+            "replies_endpoint" => options.replies_endpoint = Some(value.clone()),
             _ => {}
         }
     }
-    wishes.endpoint.iter().chain(&wishes.replies_endpoint).try_for_each(|value| checked_endpoint(value))?;
-    wishes.manners.check()?;
-    Ok(wishes)
+    options.endpoint.iter().chain(&options.replies_endpoint).try_for_each(|value| check_endpoint(value))?;
+    options.config.check()?;
+    Ok(options)
 }
 
 pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
@@ -123,8 +132,8 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
     if !is_region(&region) {
         return Answer::ready(Err(Error::resolution(text, "that is no region; write sqs://eu-west-1/name")));
     }
-    let wishes = match wishes(uri) {
-        Ok(wishes) => wishes,
+    let options = match uri_options(uri) {
+        Ok(options) => options,
         Err(error) => return Answer::ready(Err(error)),
     };
     let place: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
@@ -133,16 +142,16 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
         return Answer::ready(Ok(SqsBackend { inner }));
     }
     io_thread::ask(async move {
-        let Wishes { manners, endpoint, profile, replies, replies_endpoint } = wishes;
-        let config = load(&region, endpoint.as_deref(), profile.as_deref()).await;
-        let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&config));
+        let UriOptions { config, endpoint, profile, replies, replies_endpoint } = options;
+        let sdk_config = load_sdk_config(&region, endpoint.as_deref(), profile.as_deref()).await;
+        let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&sdk_config));
         builder.at = endpoint.as_deref().map(without_secrets);
         if let Some(uri) = replies {
             let endpoint = replies_endpoint.as_deref().or(endpoint.as_deref());
-            let store = DynamoDbReplyStore::at(&uri, endpoint, profile.as_deref(), manners.creates).await?;
+            let store = DynamoDbReplyStore::open_with(&uri, endpoint, profile.as_deref(), config.creates).await?;
             builder = builder.replies(Arc::new(store));
         }
-        builder.manners = manners;
+        builder.config = config;
         let backend = builder.build();
         let mut open = lock(&OPEN);
         let open = open.get_or_insert_default();

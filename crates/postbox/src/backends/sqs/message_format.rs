@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::{Message, MessageAttributeValue, MessageSystemAttributeName as Fact};
+use aws_sdk_sqs::types::{Message, MessageAttributeValue, MessageSystemAttributeName as SystemAttribute};
 use aws_smithy_types::base64;
 use bytes::Bytes;
 use serde::de::{MapAccess, Visitor};
@@ -32,7 +32,7 @@ const NOTHING: &str = "-";
 /// What is in the one attribute, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-struct Packed<'a> {
+struct Envelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -49,7 +49,7 @@ struct Packed<'a> {
     #[serde(skip_serializing_if = "Attributes::is_empty")]
     attributes: Attributes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    dead: Option<Dead>,
+    dead: Option<DeathRecord>,
 }
 
 /// Further attributes. A reader keeps no more of them than a message may have, and counts the others.
@@ -69,9 +69,9 @@ impl Attributes<'_> {
 
 impl<'de> Deserialize<'de> for Attributes<'_> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keeping;
+        struct AttributesVisitor;
 
-        impl<'de> Visitor<'de> for Keeping {
+        impl<'de> Visitor<'de> for AttributesVisitor {
             type Value = Attributes<'static>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,14 +91,14 @@ impl<'de> Deserialize<'de> for Attributes<'_> {
             }
         }
 
-        deserializer.deserialize_map(Keeping)
+        deserializer.deserialize_map(AttributesVisitor)
     }
 }
 
 /// What is written on a message that was moved to the dead letters by hand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub(super) struct Dead {
+pub(super) struct DeathRecord {
     pub(super) reason: String,
     /// Milliseconds since 1970.
     pub(super) at: u64,
@@ -115,7 +115,7 @@ const EMPTY: &str = "empty";
 
 /// A message, ready to be sent.
 #[derive(Clone, Debug)]
-pub(super) struct Letter {
+pub(super) struct EncodedMessage {
     pub(super) body: String,
     pub(super) attributes: HashMap<String, MessageAttributeValue>,
     /// As SQS counts it.
@@ -123,18 +123,18 @@ pub(super) struct Letter {
 }
 
 /// What is in a message, whoever has it.
-pub(super) struct Content<'a> {
+pub(super) struct MessageContent<'a> {
     /// `None` where the queue's own id is the message's.
     pub(super) id: Option<&'a MessageId>,
     pub(super) body: &'a Bytes,
     pub(super) content_type: &'a ContentType,
     pub(super) headers: Option<&'a Headers>,
-    pub(super) dead: Option<Dead>,
+    pub(super) dead: Option<DeathRecord>,
 }
 
-impl<'a> Content<'a> {
+impl<'a> MessageContent<'a> {
     pub(super) fn of(delivery: &'a Delivery) -> Self {
-        Content {
+        MessageContent {
             id: Some(&delivery.id),
             body: &delivery.body,
             content_type: &delivery.content_type,
@@ -144,19 +144,19 @@ impl<'a> Content<'a> {
     }
 }
 
-impl Letter {
-    pub(super) fn new(content: Content<'_>) -> Self {
+impl EncodedMessage {
+    pub(super) fn new(content: MessageContent<'_>) -> Self {
         let (body, how) = match std::str::from_utf8(content.body) {
             Ok("") => (NOTHING.into(), Some(EMPTY)),
             Ok(text) if is_text(text) => (text.to_string(), None),
             _ => (base64::encode(content.body), Some(BASE64)),
         };
-        let mut packed = Packed {
+        let mut envelope = Envelope {
             id: content.id.map(|id| id.to_string().into()),
             content_type: content.content_type.as_str().into(),
             body: how.map(Into::into),
             dead: content.dead,
-            ..Packed::default()
+            ..Envelope::default()
         };
         let mut attributes = HashMap::new();
         let mut size = body.len();
@@ -166,28 +166,28 @@ impl Letter {
             attributes.insert(name.to_string(), value.expect("an attribute has a type"));
         };
         if let Some(headers) = content.headers {
-            packed.reply_to = headers.reply_to.as_deref().map(Into::into);
-            packed.reply = headers.reply.as_ref().map(|id| id.to_string().into());
-            packed.enqueued_at = headers.enqueued_at.map(|time| Moment::from(time).as_nanos());
+            envelope.reply_to = headers.reply_to.as_deref().map(Into::into);
+            envelope.reply = headers.reply.as_ref().map(|id| id.to_string().into());
+            envelope.enqueued_at = headers.enqueued_at.map(|time| Moment::from(time).as_nanos());
             let mut room = ROOM;
             for (name, value) in &headers.attributes {
                 if room > 0 && !matches!(name.as_str(), TRACEPARENT | TRACESTATE) && is_attribute(name, value) {
                     put(name, value);
                     room -= 1;
                 } else {
-                    packed.attributes.kept.insert(name.into(), value.into());
+                    envelope.attributes.kept.insert(name.into(), value.into());
                 }
             }
         }
-        if packed != Packed::default() {
-            let mut json = serde_json::to_string(&packed).expect("texts and numbers become JSON");
+        if envelope != Envelope::default() {
+            let mut json = serde_json::to_string(&envelope).expect("texts and numbers become JSON");
             // The two that SQS does not take and JSON leaves as they are.
             if json.contains(['\u{fffe}', '\u{ffff}']) {
                 json = json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff");
             }
             put(HEADERS, &json);
         }
-        Letter { body, attributes, size }
+        EncodedMessage { body, attributes, size }
     }
 }
 
@@ -215,26 +215,27 @@ pub(super) fn as_millis(moment: Moment) -> u64 {
 }
 
 /// What a queue handed out.
-pub(super) struct Received {
+pub(super) struct ReceivedMessage {
     pub(super) delivery: Delivery,
     /// The group whose order it is in, on a queue that has them.
     pub(super) group: Option<String>,
     /// What SQS calls it.
     pub(super) sqs_id: String,
-    dead: Option<Dead>,
+    dead: Option<DeathRecord>,
     /// The queue whose policy has moved it to the dead letters.
     source: Option<String>,
     first_received: Option<u64>,
 }
 
-impl Received {
+impl ReceivedMessage {
     /// Reads a message, of ours or of anybody.
     pub(super) fn new(message: Message, now: Moment) -> Self {
-        let facts = message.attributes.unwrap_or_default();
-        let number =
-            |fact: &Fact| facts.get(fact).and_then(|text| text.parse::<f64>().ok()).map(|number| number as u64);
+        let info = message.attributes.unwrap_or_default();
+        let number = |fact: &SystemAttribute| {
+            info.get(fact).and_then(|text| text.parse::<f64>().ok()).map(|number| number as u64)
+        };
         let mut attributes = BTreeMap::new();
-        let mut packed_text = None;
+        let mut envelope_text = None;
         for (name, value) in message.message_attributes.unwrap_or_default() {
             let text = match (value.string_value, value.binary_value) {
                 (Some(text), _) => text,
@@ -242,50 +243,59 @@ impl Received {
                 (None, None) => continue,
             };
             if name == HEADERS {
-                packed_text = Some(text);
+                envelope_text = Some(text);
             } else {
                 attributes.insert(name, text);
             }
         }
-        let packed =
-            packed_text.as_deref().and_then(|text| serde_json::from_str::<Packed<'_>>(text).ok()).unwrap_or_default();
-        let left_out = packed.attributes.left_out;
+        let envelope = envelope_text
+            .as_deref()
+            .and_then(|text| serde_json::from_str::<Envelope<'_>>(text).ok())
+            .unwrap_or_default();
+        let left_out = envelope.attributes.left_out;
         attributes
-            .extend(packed.attributes.kept.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())));
+            .extend(envelope.attributes.kept.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())));
         let text = message.body.unwrap_or_default();
-        let body = match packed.body.as_deref() {
+        let body = match envelope.body.as_deref() {
             Some(BASE64) => base64::decode(&text).map_or_else(|_| Bytes::from(text), Bytes::from),
             Some(EMPTY) => Bytes::new(),
             _ => Bytes::from(text),
         };
         let headers = Headers {
-            reply_to: packed.reply_to.map(Cow::into_owned),
-            reply: packed.reply.as_deref().map(Into::into),
-            enqueued_at: packed.enqueued_at.map(|nanos| Moment::from_nanos(nanos).into()),
+            reply_to: envelope.reply_to.map(Cow::into_owned),
+            reply: envelope.reply.as_deref().map(Into::into),
+            enqueued_at: envelope.enqueued_at.map(|nanos| Moment::from_nanos(nanos).into()),
             attributes,
         };
-        let content_type = ContentType::from(packed.content_type.as_ref());
+        let content_type = ContentType::from(envelope.content_type.as_ref());
         let (content_type, headers) = match wire::check_headers(&content_type, Some(&headers), left_out) {
             Ok(()) => (content_type, headers),
             Err(error) => (wire::unread(error), Headers::default()),
         };
         let sqs_id = message.message_id.unwrap_or_default();
-        let id = packed.id.as_deref().unwrap_or(&sqs_id);
+        let id = envelope.id.as_deref().unwrap_or(&sqs_id);
         let delivery = Delivery {
             id: id.into(),
             body,
             content_type,
             headers: (headers != Headers::default()).then(|| Arc::new(headers)),
             receipt_handle: message.receipt_handle.unwrap_or_default().into(),
-            delivery_count: number(&Fact::ApproximateReceiveCount).unwrap_or(1).min(u32::MAX.into()) as u32,
-            enqueued_at: number(&Fact::SentTimestamp).map_or(now, millis),
+            delivery_count: number(&SystemAttribute::ApproximateReceiveCount).unwrap_or(1).min(u32::MAX.into()) as u32,
+            enqueued_at: number(&SystemAttribute::SentTimestamp).map_or(now, millis),
             delivered_at: now,
         };
-        let first_received = number(&Fact::ApproximateFirstReceiveTimestamp);
-        let source = facts.get(&Fact::DeadLetterQueueSourceArn).cloned();
+        let first_received = number(&SystemAttribute::ApproximateFirstReceiveTimestamp);
+        let source = info.get(&SystemAttribute::DeadLetterQueueSourceArn).cloned();
         // What was written on it when it was here before, and was moved back by SQS, who leaves everything as it is.
-        let dead = packed.dead.filter(|_| source.is_none());
-        Received { delivery, group: facts.get(&Fact::MessageGroupId).cloned(), sqs_id, dead, source, first_received }
+        let dead = envelope.dead.filter(|_| source.is_none());
+        ReceivedMessage {
+            delivery,
+            group: info.get(&SystemAttribute::MessageGroupId).cloned(),
+            sqs_id,
+            dead,
+            source,
+            first_received,
+        }
     }
 
     /// Whether it is a dead letter of a queue, as far as anybody tells.
@@ -297,7 +307,7 @@ impl Received {
     /// The same as a dead letter. Where the queue's own policy moved it there, SQS tells neither when nor how often it had been
     /// delivered before: `limit` says the latter, and the first delivery stands for the former.
     pub(super) fn into_dead_letter(self, limit: Option<u32>) -> DeadLetter {
-        let Received { mut delivery, dead, first_received, .. } = self;
+        let ReceivedMessage { mut delivery, dead, first_received, .. } = self;
         match dead {
             Some(dead) => {
                 delivery.delivery_count = dead.delivery_count;
@@ -325,18 +335,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn round_trip(content: Content<'_>) -> (Letter, Received) {
-        let letter = Letter::new(content);
+    fn round_trip(content: MessageContent<'_>) -> (EncodedMessage, ReceivedMessage) {
+        let letter = EncodedMessage::new(content);
         let message = Message::builder()
             .body(letter.body.clone())
             .set_message_attributes(Some(letter.attributes.clone()))
             .message_id("sqs-id")
             .build();
-        (letter, Received::new(message, Moment::from_nanos(0)))
+        (letter, ReceivedMessage::new(message, Moment::from_nanos(0)))
     }
 
-    fn plain<'a>(id: Option<&'a MessageId>, body: &'a Bytes, headers: Option<&'a Headers>) -> Content<'a> {
-        Content { id, body, content_type: &ContentType::Json, headers, dead: None }
+    fn plain<'a>(id: Option<&'a MessageId>, body: &'a Bytes, headers: Option<&'a Headers>) -> MessageContent<'a> {
+        MessageContent { id, body, content_type: &ContentType::Json, headers, dead: None }
     }
 
     #[test]
@@ -353,7 +363,7 @@ mod tests {
             .message_attributes("tries", number)
             .message_attributes("raw", binary)
             .build();
-        let delivery = Received::new(message, Moment::from_nanos(5)).delivery;
+        let delivery = ReceivedMessage::new(message, Moment::from_nanos(5)).delivery;
         assert_eq!((&delivery.body[..], &delivery.content_type), (&b"{\"a\":1}"[..], &ContentType::Unmarked));
         assert_eq!(delivery.id, "m-1");
         let attributes = &delivery.headers.as_ref().unwrap().attributes;
@@ -384,13 +394,13 @@ mod tests {
             (0..many).map(|number| format!("\"{number}\":\"\"")).collect::<Vec<_>>().join(",")
         };
         for (many, is_read) in [(MAX_HEADERS, true), (MAX_HEADERS + 1, false), (100_000, false)] {
-            let packed = MessageAttributeValue::builder()
+            let envelope = MessageAttributeValue::builder()
                 .data_type("String")
                 .string_value(format!("{{\"attributes\":{{{}}}}}", attributes(many)))
                 .build()
                 .unwrap();
-            let message = Message::builder().body("1").message_id("m").message_attributes(HEADERS, packed).build();
-            let delivery = Received::new(message, Moment::from_nanos(0)).delivery;
+            let message = Message::builder().body("1").message_id("m").message_attributes(HEADERS, envelope).build();
+            let delivery = ReceivedMessage::new(message, Moment::from_nanos(0)).delivery;
             assert_eq!(delivery.body, "1");
             let kept = delivery.headers.map_or(0, |headers| headers.attributes.len());
             assert_eq!(kept, if is_read { many } else { 0 });
@@ -417,14 +427,14 @@ mod tests {
     fn what_was_written_on_a_letter_does_not_stand_for_its_next_death() {
         let id = MessageId::new();
         let (body, arn) = (Bytes::from_static(b"1"), "arn:aws:sqs:eu-west-1:1:jobs");
-        let dead = Dead { reason: "by hand".into(), source: Some(arn.into()), ..Dead::default() };
-        let letter = Letter::new(Content { dead: Some(dead), ..plain(Some(&id), &body, None) });
+        let dead = DeathRecord { reason: "by hand".into(), source: Some(arn.into()), ..DeathRecord::default() };
+        let letter = EncodedMessage::new(MessageContent { dead: Some(dead), ..plain(Some(&id), &body, None) });
         let message = Message::builder().body(letter.body).set_message_attributes(Some(letter.attributes));
-        let by_hand = Received::new(message.clone().build(), Moment::from_nanos(0));
+        let by_hand = ReceivedMessage::new(message.clone().build(), Moment::from_nanos(0));
         assert!(by_hand.is_of(Some(arn)) && by_hand.is_of(None) && !by_hand.is_of(Some("another")));
         assert_eq!(&*by_hand.into_dead_letter(Some(3)).reason, "by hand");
-        let message = message.attributes(Fact::DeadLetterQueueSourceArn, "another").build();
-        let by_policy = Received::new(message, Moment::from_nanos(0));
+        let message = message.attributes(SystemAttribute::DeadLetterQueueSourceArn, "another").build();
+        let by_policy = ReceivedMessage::new(message, Moment::from_nanos(0));
         assert!(by_policy.is_of(Some("another")) && !by_policy.is_of(Some(arn)));
         assert_eq!(&*by_policy.into_dead_letter(Some(3)).reason, "delivered 3 times");
     }
@@ -447,7 +457,7 @@ mod tests {
             .build()
             .unwrap();
         let message = Message::builder().body("1").message_id("m").message_attributes(HEADERS, more).build();
-        assert_eq!(Received::new(message, Moment::from_nanos(0)).delivery.content_type, ContentType::Json);
+        assert_eq!(ReceivedMessage::new(message, Moment::from_nanos(0)).delivery.content_type, ContentType::Json);
     }
 
     proptest! {

@@ -21,7 +21,7 @@ pub(super) struct SqsMailbox {
 
 impl fmt::Debug for SqsMailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsMailbox").field("queue", &self.queue.shown()).finish()
+        f.debug_struct("SqsMailbox").field("queue", &self.queue.describe()).finish()
     }
 }
 
@@ -76,30 +76,30 @@ impl ByteMailbox for SqsMailbox {
     fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
         let letters = letters
             .into_iter()
-            .map(|(receipt, reason)| self.ask(|queue| async move { queue.bury(receipt, reason).await }));
+            .map(|(receipt, reason)| self.ask(|queue| async move { queue.dead_letter(receipt, reason).await }));
         all(letters.collect())
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
         self.ask(|queue| async move {
-            let facts = queue.facts().await?;
+            let info = queue.info().await?;
             let last = *lock(&queue.purged);
-            let purged = queue.region.purge(&facts.url, last).await.map_err(|fault| queue.failed(fault))?;
+            let purged = queue.client.purge(&info.url, last).await.map_err(|aws_error| queue.error(aws_error))?;
             *lock(&queue.purged) = Some(Instant::now());
             Ok(purged)
         })
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
-        self.ask(|queue| async move { Ok(queue.facts().await?.url.clone()) })
+        self.ask(|queue| async move { Ok(queue.info().await?.url.clone()) })
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
         self.ask(|queue| async move {
-            let facts = queue.facts().await?;
+            let info = queue.info().await?;
             let (_, [ready, delayed, in_flight]) =
-                queue.region.count(&facts.url).await.map_err(|fault| queue.failed(fault))?;
-            Ok(Counts::new(ready, delayed, in_flight, queue.count_dead().await?))
+                queue.client.count(&info.url).await.map_err(|aws_error| queue.error(aws_error))?;
+            Ok(Counts::new(ready, delayed, in_flight, queue.count_dead_letters().await?))
         })
     }
 
@@ -120,7 +120,7 @@ impl ByteMailbox for SqsMailbox {
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.ask(move |queue| async move { queue.list_dead(max).await })
+        self.ask(move |queue| async move { queue.list_dead_letters(max).await })
     }
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
@@ -128,6 +128,6 @@ impl ByteMailbox for SqsMailbox {
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.ask(|queue| async move { queue.purge_dead().await })
+        self.ask(|queue| async move { queue.purge_dead_letters().await })
     }
 }

@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute};
 
-use super::act::Acting;
-use super::desk::Desk;
-use super::fault::{Fault, fault};
-use super::leases::Leases;
-use super::name;
-use super::receive::Receiving;
-use super::region::{Facts, Region};
-use super::send::Sending;
+use super::client::{QueueInfo, SqsClient};
+use super::error::AwsError;
+use super::lease_tracker::LeaseTracker;
+use super::long_poll::LongPolls;
+use super::queue_name;
+use super::receive::PendingReceive;
+use super::send::PendingSend;
+use super::settle::PendingSettle;
 use crate::error::Error;
 use crate::resolver::address::{MailboxName, without_secrets};
 use crate::runtime::batcher::{BatchLimits, Batcher};
@@ -21,16 +21,16 @@ use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 
 /// What every server takes as a batch, in bytes.
-pub(super) const SURE_BYTES: usize = 256 << 10;
+pub(super) const SAFE_BATCH_BYTES: usize = 256 << 10;
 /// How many entries a request has at most, by SQS's rule.
-pub(super) const FULL: usize = 10;
+pub(super) const MAX_BATCH: usize = 10;
 /// How many requests of one kind are under way at once.
-const MOST_REQUESTS: usize = 16;
+const MAX_REQUESTS: usize = 16;
 /// How often entries are asked for that a server failed to do.
 const ATTEMPTS: u32 = 3;
 
 pub(super) struct Queue {
-    pub(super) region: Arc<Region>,
+    pub(super) client: Arc<SqsClient>,
     pub(super) name: MailboxName,
     /// The names of the queue and of the one for its dead letters.
     pub(super) queue: String,
@@ -38,26 +38,26 @@ pub(super) struct Queue {
     pub(super) is_fifo: bool,
     /// Where the user said that it is.
     url: Option<String>,
-    facts: Mutex<Option<Arc<Facts>>>,
+    info: Mutex<Option<Arc<QueueInfo>>>,
     /// The same of the queue for dead letters.
-    pub(super) dead_facts: Mutex<Option<Arc<Facts>>>,
+    pub(super) dead_letter_info: Mutex<Option<Arc<QueueInfo>>>,
     finding: tokio::sync::Mutex<()>,
     pub(super) max_deliveries: Mutex<Option<u32>>,
-    pub(super) sends: Batcher<Sending>,
-    pub(super) deletes: Batcher<Acting>,
-    pub(super) changes: Batcher<Acting>,
-    pub(super) receives: Batcher<Receiving>,
-    pub(super) desk: Desk,
-    pub(super) leases: Leases,
+    pub(super) sends: Batcher<PendingSend>,
+    pub(super) deletes: Batcher<PendingSettle>,
+    pub(super) changes: Batcher<PendingSettle>,
+    pub(super) receives: Batcher<PendingReceive>,
+    pub(super) long_polls: LongPolls,
+    pub(super) leases: LeaseTracker,
     pub(super) purged: Mutex<Option<Instant>>,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(in crate::backends) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a batch came to: the entries that are done, with what came of them, and those that failed.
-pub(super) type Outcome = (Vec<(String, String)>, Vec<BatchResultErrorEntry>);
+pub(super) type BatchResponse = (Vec<(String, String)>, Vec<BatchResultErrorEntry>);
 
 /// A redrive policy, as SQS writes it.
 fn policy(arn: &str, most: u32) -> String {
@@ -65,41 +65,44 @@ fn policy(arn: &str, most: u32) -> String {
 }
 
 impl Queue {
-    pub(super) fn new(region: Arc<Region>, name: MailboxName, url: Option<String>) -> Result<Arc<Self>, Error> {
+    pub(super) fn new(client: Arc<SqsClient>, name: MailboxName, url: Option<String>) -> Result<Arc<Self>, Error> {
         let (queue, dead) = match &url {
             // Its own name is as it is, whatever the mailbox is called here.
             Some(url) => {
                 let queue = url.rsplit('/').next().unwrap_or_default().to_string();
-                let dead = name::dead(&queue);
+                let dead = queue_name::dead_letter_queue(&queue);
                 (queue, dead)
             }
-            None => name::queues(&name)?,
+            None => queue_name::for_mailbox(&name)?,
         };
-        let gathers = region.manners.gathers;
-        let is_fifo = queue.ends_with(name::FIFO);
+        let gathers = client.config.gathers;
+        let is_fifo = queue.ends_with(queue_name::FIFO_SUFFIX);
         // Without gathering only the order keeps anything back.
-        let most = if gathers { MOST_REQUESTS } else { usize::MAX };
-        let limits = |gathers, requests| BatchLimits { entries: FULL, requests, gathers };
+        let most = if gathers { MAX_REQUESTS } else { usize::MAX };
+        let limits = |gathers, requests| BatchLimits { entries: MAX_BATCH, requests, gathers };
         Ok(Arc::new(Queue {
             is_fifo,
             queue,
             dead,
             url,
             name,
-            facts: Mutex::default(),
-            dead_facts: Mutex::default(),
+            info: Mutex::default(),
+            dead_letter_info: Mutex::default(),
             finding: tokio::sync::Mutex::default(),
             max_deliveries: Mutex::default(),
             // One at a time, so that messages arrive in order.
-            sends: Batcher::new(limits(gathers, if is_fifo { 1 } else { most }), SURE_BYTES),
-            deletes: Batcher::new(limits(gathers, most), SURE_BYTES),
-            changes: Batcher::new(limits(gathers, most), SURE_BYTES),
+            sends: Batcher::new(limits(gathers, if is_fifo { 1 } else { most }), SAFE_BATCH_BYTES),
+            deletes: Batcher::new(limits(gathers, most), SAFE_BATCH_BYTES),
+            changes: Batcher::new(limits(gathers, most), SAFE_BATCH_BYTES),
             // A FIFO queue's answer may be of one group, which is for one receiver.
-            receives: Batcher::new(limits(gathers && !is_fifo, if is_fifo { MOST_REQUESTS } else { most }), SURE_BYTES),
-            desk: Desk::new(gathers, is_fifo),
-            leases: Leases::default(),
+            receives: Batcher::new(
+                limits(gathers && !is_fifo, if is_fifo { MAX_REQUESTS } else { most }),
+                SAFE_BATCH_BYTES,
+            ),
+            long_polls: LongPolls::new(gathers, is_fifo),
+            leases: LeaseTracker::default(),
             purged: Mutex::default(),
-            region,
+            client,
         }))
     }
 
@@ -113,68 +116,68 @@ impl Queue {
     }
 
     pub(super) fn forget(&self) {
-        *lock(&self.facts) = None;
-        *lock(&self.dead_facts) = None;
+        *lock(&self.info) = None;
+        *lock(&self.dead_letter_info) = None;
     }
 
     /// How the queue is called in errors.
-    pub(super) fn shown(&self) -> String {
-        self.region.shown(Some(&self.queue))
+    pub(super) fn describe(&self) -> String {
+        self.client.describe(Some(&self.queue))
     }
 
     pub(super) fn missing(&self) -> Error {
         self.forget();
         if let Some(url) = &self.url {
             let reason = format!("there is no queue at {}; correct the URL, or create the queue", without_secrets(url));
-            return Error::resolution(&self.shown(), reason);
+            return Error::resolution(&self.describe(), reason);
         }
-        if self.region.manners.creates {
-            return Error::connection(format!("{} is gone; the next use makes it again", self.shown()));
+        if self.client.config.creates {
+            return Error::connection(format!("{} is gone; the next use makes it again", self.describe()));
         }
         let reason = format!(
             "there is no queue {:?} in {}; create it (create(), ?create=true, or as you create other queues)",
             self.queue,
-            self.region.shown(None)
+            self.client.describe(None)
         );
-        Error::resolution(&self.shown(), reason)
+        Error::resolution(&self.describe(), reason)
     }
 
     /// What a request to this queue ended with.
-    pub(super) fn failed(&self, fault: Fault) -> Error {
-        if fault.is_missing() {
+    pub(super) fn error(&self, aws_error: AwsError) -> Error {
+        if aws_error.is_missing() {
             return self.missing();
         }
-        if fault.is_over_limit() {
+        if aws_error.is_over_limit() {
             let limit = "so many messages of it are leased as SQS allows at once".into();
             return Error::MailboxFull { mailbox: self.name.to_string(), limit };
         }
-        fault.error
+        aws_error.error
     }
 
     /// Finds the queue, or makes it, and looks at it. Later it is known.
-    pub(super) async fn facts(self: &Arc<Self>) -> Result<Arc<Facts>, Error> {
-        if let Some(facts) = lock(&self.facts).clone() {
-            return Ok(facts);
+    pub(super) async fn info(self: &Arc<Self>) -> Result<Arc<QueueInfo>, Error> {
+        if let Some(info) = lock(&self.info).clone() {
+            return Ok(info);
         }
         // On the I/O thread, because other operations wait for the result too and this caller's future may be dropped.
         let queue = Arc::clone(self);
-        io_thread::ask(async move { queue.find_out().await }).await
+        io_thread::ask(async move { queue.load_info().await }).await
     }
 
-    async fn find_out(&self) -> Result<Arc<Facts>, Error> {
+    async fn load_info(&self) -> Result<Arc<QueueInfo>, Error> {
         let _one_at_a_time = self.finding.lock().await;
-        if let Some(facts) = lock(&self.facts).clone() {
-            return Ok(facts);
+        if let Some(info) = lock(&self.info).clone() {
+            return Ok(info);
         }
         let url = self.find().await?;
         match url {
-            Some(url) => self.learn(url, self.region.manners.creates).await,
-            None if self.region.manners.creates => self.make_plain().await,
+            Some(url) => self.read_info(url, self.client.config.creates).await,
+            None if self.client.config.creates => self.create_default().await,
             None => Err(self.missing()),
         }
     }
 
-    /// Whose it is, if its URL says so: https://sqs.region.amazonaws.com/account/name.
+    /// Whose it is, if its URL says so: https://sqs.client.amazonaws.com/account/name.
     pub(super) fn account(&self) -> Option<&str> {
         let account = self.url.as_ref()?.rsplit('/').nth(1)?;
         (account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit())).then_some(account)
@@ -184,7 +187,7 @@ impl Queue {
     async fn find(&self) -> Result<Option<String>, Error> {
         match &self.url {
             Some(url) => Ok(Some(url.clone())),
-            None => self.region.find(&self.queue, None).await.map_err(|fault| fault.error),
+            None => self.client.find(&self.queue, None).await.map_err(|aws_error| aws_error.error),
         }
     }
 
@@ -193,18 +196,18 @@ impl Queue {
         let _one_at_a_time = self.finding.lock().await;
         let url = self.find().await?;
         match url {
-            Some(url) => self.learn(url, true).await?,
-            None => self.make_plain().await?,
+            Some(url) => self.read_info(url, true).await?,
+            None => self.create_default().await?,
         };
         Ok(())
     }
 
-    async fn make_plain(&self) -> Result<Arc<Facts>, Error> {
+    async fn create_default(&self) -> Result<Arc<QueueInfo>, Error> {
         let most = *lock(&self.max_deliveries);
         match self.make(Vec::new(), most).await {
             // Somebody else has just made it, otherwise.
             Err(error @ Error::InvalidParameter { .. }) => match self.find().await? {
-                Some(url) => self.learn(url, true).await,
+                Some(url) => self.read_info(url, true).await,
                 None => Err(error),
             },
             made => made,
@@ -216,34 +219,36 @@ impl Queue {
         &self,
         mut attributes: Vec<(Attribute, String)>,
         max_deliveries: Option<u32>,
-    ) -> Result<Arc<Facts>, Error> {
+    ) -> Result<Arc<QueueInfo>, Error> {
         let settings = attributes.clone();
         if let Some(most) = max_deliveries {
             attributes.push((Attribute::RedrivePolicy, self.redrive_policy(most).await?));
         }
-        let made = self.region.create(&self.queue, attributes).await;
-        let url = made.map_err(|fault| match fault.is("QueueNameExists") || fault.is("QueueAlreadyExists") {
-            true => {
-                let limit = format!("as queue {:?} has them, which exists; change that one, or delete it", self.queue);
-                Error::invalid("queue settings", format!("{settings:?}"), limit)
-            }
-            // SQS says which of them and why.
-            false if fault.is_about_content() => {
-                Error::invalid("queue settings", format!("{settings:?}"), fault.error.to_string())
-            }
-            false => fault.error,
-        })?;
-        self.learn(url, true).await
+        let made = self.client.create(&self.queue, attributes).await;
+        let url =
+            made.map_err(|aws_error| match aws_error.is("QueueNameExists") || aws_error.is("QueueAlreadyExists") {
+                true => {
+                    let limit =
+                        format!("as queue {:?} has them, which exists; change that one, or delete it", self.queue);
+                    Error::invalid("queue settings", format!("{settings:?}"), limit)
+                }
+                // SQS says which of them and why.
+                false if aws_error.is_about_content() => {
+                    Error::invalid("queue settings", format!("{settings:?}"), aws_error.error.to_string())
+                }
+                false => aws_error.error,
+            })?;
+        self.read_info(url, true).await
     }
 
     /// Removes the queue, and the one for its dead letters if that is the mailbox's own.
     pub(super) async fn delete(&self) -> Result<(), Error> {
         let own = self.find().await?;
-        let dead = self.region.find(&self.dead, self.account()).await.map_err(|fault| fault.error)?;
+        let dead = self.client.find(&self.dead, self.account()).await.map_err(|aws_error| aws_error.error)?;
         for url in own.into_iter().chain(dead) {
-            let gone = self.region.client.delete_queue().queue_url(url).send().await;
-            match gone.map_err(|error| fault(&self.shown(), error)) {
-                Err(fault) if !fault.is_missing() => return Err(fault.error),
+            let gone = self.client.sdk.delete_queue().queue_url(url).send().await;
+            match gone.map_err(|error| AwsError::from_sdk(&self.describe(), error)) {
+                Err(aws_error) if !aws_error.is_missing() => return Err(aws_error.error),
                 _ => {}
             }
         }
@@ -253,24 +258,25 @@ impl Queue {
 
     /// Where dead letters go after so many deliveries; the queue for them is made.
     async fn redrive_policy(&self, most: u32) -> Result<String, Error> {
-        let failed = |fault: Fault| fault.error;
-        let url = match self.find_dead().await? {
+        let failed = |aws_error: AwsError| aws_error.error;
+        let url = match self.find_dead_letter_queue().await? {
             Some(url) => url,
-            None => self.make_dead().await?,
+            None => self.create_dead_letter_queue().await?,
         };
-        let arn = self.region.look(url).await.map_err(failed)?.arn;
-        let arn = arn
-            .ok_or_else(|| Error::connection(format!("{} has no ARN for {:?}", self.region.shown(None), self.dead)))?;
+        let arn = self.client.queue_info(url).await.map_err(failed)?.arn;
+        let arn = arn.ok_or_else(|| {
+            Error::connection(format!("{} has no ARN for {:?}", self.client.describe(None), self.dead))
+        })?;
         Ok(policy(&arn, most))
     }
 
     /// Looks at the queue, and whether it is as the handles want it.
-    async fn learn(&self, url: String, may_change: bool) -> Result<Arc<Facts>, Error> {
-        let mut facts = self.region.look(url).await.map_err(|fault| self.failed(fault))?;
-        let (wanted, has) = (*lock(&self.max_deliveries), facts.redrive.as_ref().map(|redrive| redrive.1));
+    async fn read_info(&self, url: String, may_change: bool) -> Result<Arc<QueueInfo>, Error> {
+        let mut info = self.client.queue_info(url).await.map_err(|aws_error| self.error(aws_error))?;
+        let (wanted, has) = (*lock(&self.max_deliveries), info.redrive.as_ref().map(|redrive| redrive.1));
         if let Some(most) = wanted.filter(|most| Some(*most) != has) {
             if !may_change {
-                let has = match (has, &facts.arn) {
+                let has = match (has, &info.arn) {
                     (Some(has), _) => format!("maxReceiveCount = {has}"),
                     (None, Some(_)) => "none".into(),
                     (None, None) => "not known, since GetQueueAttributes is not permitted".into(),
@@ -281,33 +287,33 @@ impl Queue {
                 );
                 return Err(Error::invalid("max_deliveries", most, limit));
             }
-            let wanted = match &facts.redrive {
+            let wanted = match &info.redrive {
                 Some((arn, _)) => policy(arn, most),
                 None => self.redrive_policy(most).await?,
             };
-            let request = self.region.client.set_queue_attributes().queue_url(&facts.url);
+            let request = self.client.sdk.set_queue_attributes().queue_url(&info.url);
             let set = request.attributes(Attribute::RedrivePolicy, wanted).send().await;
-            set.map_err(|error| self.failed(fault(&self.shown(), error)))?;
-            facts = self.region.look(facts.url).await.map_err(|fault| self.failed(fault))?;
+            set.map_err(|error| self.error(AwsError::from_sdk(&self.describe(), error)))?;
+            info = self.client.queue_info(info.url).await.map_err(|aws_error| self.error(aws_error))?;
         }
-        let facts = Arc::new(facts);
-        self.sends.set_max_bytes(facts.most.max(SURE_BYTES));
-        *lock(&self.facts) = Some(Arc::clone(&facts));
-        Ok(facts)
+        let info = Arc::new(info);
+        self.sends.set_max_bytes(info.max_message_size.max(SAFE_BATCH_BYTES));
+        *lock(&self.info) = Some(Arc::clone(&info));
+        Ok(info)
     }
 
     /// Asks for a batch, and again for the entries that the server failed to do. `is_before` says whether an entry must not be
     /// done after another one, which came later. What is not good any more is not asked for; nor again
     /// what would then be done after something that it goes before.
-    pub(super) async fn patiently<J, F>(
+    pub(super) async fn request_with_retries<J, F>(
         &self,
         entries: Vec<J>,
-        check: impl Fn(&J) -> Result<(), Fault>,
+        check: impl Fn(&J) -> Result<(), AwsError>,
         is_before: impl Fn(&J, &J) -> bool,
         ask: impl Fn(&[J]) -> F,
-    ) -> Vec<(J, Result<String, Fault>)>
+    ) -> Vec<(J, Result<String, AwsError>)>
     where
-        F: Future<Output = Result<Outcome, Fault>>,
+        F: Future<Output = Result<BatchResponse, AwsError>>,
     {
         let mut results = Vec::with_capacity(entries.len());
         let mut parts = vec![entries];
@@ -318,7 +324,7 @@ impl Queue {
                 for entry in left {
                     match check(&entry) {
                         Ok(()) => good.push(entry),
-                        Err(fault) => results.push((entry, Err(fault))),
+                        Err(aws_error) => results.push((entry, Err(aws_error))),
                     }
                 }
                 left = good;
@@ -328,18 +334,18 @@ impl Queue {
                 let (done, failed) = match ask(&left).await {
                     Ok(answer) => answer,
                     // What is still good is asked for without the rest.
-                    Err(fault) if fault.is_cut() => continue,
+                    Err(aws_error) if aws_error.is_abandoned() => continue,
                     // One of them may be why, and the others are not to suffer for it.
-                    Err(fault) if left.len() > 1 && fault.is_about_content() => {
+                    Err(aws_error) if left.len() > 1 && aws_error.is_about_content() => {
                         parts.extend(left.into_iter().rev().map(|entry| vec![entry]));
                         break;
                     }
-                    Err(fault) => {
-                        results.extend(left.into_iter().map(|entry| (entry, Err(fault.clone()))));
+                    Err(aws_error) => {
+                        results.extend(left.into_iter().map(|entry| (entry, Err(aws_error.clone()))));
                         break;
                     }
                 };
-                let mut outcomes: Vec<Option<Result<String, Fault>>> = (0..left.len()).map(|_| None).collect();
+                let mut outcomes: Vec<Option<Result<String, AwsError>>> = (0..left.len()).map(|_| None).collect();
                 let mut note = |id: &str, outcome| {
                     if let Some(slot) = id.parse::<usize>().ok().and_then(|at| outcomes.get_mut(at)) {
                         *slot = Some(outcome);
@@ -350,7 +356,7 @@ impl Queue {
                 }
                 for entry in failed {
                     let id = entry.id.clone();
-                    note(&id, Err(Fault::of_entry(&self.shown(), entry)));
+                    note(&id, Err(AwsError::from_entry(&self.describe(), entry)));
                 }
                 let done: Vec<bool> = outcomes.iter().map(|outcome| matches!(outcome, Some(Ok(_)))).collect();
                 let is_overtaken = |at: usize| {
@@ -360,9 +366,9 @@ impl Queue {
                 let overtaken: Vec<bool> = (0..left.len()).map(is_overtaken).collect();
                 let mut again = Vec::new();
                 for ((entry, outcome), is_overtaken) in left.into_iter().zip(outcomes).zip(overtaken) {
-                    let outcome = outcome.unwrap_or_else(|| Err(Fault::incomplete(&self.shown())));
+                    let outcome = outcome.unwrap_or_else(|| Err(AwsError::missing_entry(&self.describe())));
                     match outcome {
-                        Err(fault) if fault.error.is_transient() && attempt < ATTEMPTS && !is_overtaken => {
+                        Err(aws_error) if aws_error.error.is_transient() && attempt < ATTEMPTS && !is_overtaken => {
                             again.push(entry);
                         }
                         // What is done too late was perhaps done to something else.

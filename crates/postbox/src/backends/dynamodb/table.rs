@@ -16,9 +16,9 @@ use aws_sdk_dynamodb::types::{
 };
 use futures_util::future::try_join_all;
 
-use super::fault::{Fault, fault};
-use super::item::{Item, entry, millis, natural, now, number, read, state, text};
-use super::queue::lock;
+use super::format::{Item, entry, millis, natural, now, number, read, state, text};
+use crate::backends::sqs::error::AwsError;
+use crate::backends::sqs::queue::lock;
 use crate::error::Error;
 use crate::mailbox::id::{ReplyId, new_uuid};
 use crate::reply::store::{ReplyEntry, ReplyState, shelf};
@@ -28,13 +28,13 @@ use crate::runtime::oneshot;
 
 /// The index by expiry, and how many parts it has: one would be as fast as one part of DynamoDB is.
 const INDEX: &str = "postbox-expiry";
-const SHELVES: u32 = 8;
+const EXPIRY_PARTITIONS: u32 = 8;
 /// How long between two looks at what is waited for: at first, and after a while without news.
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 /// So many entries are looked at in one request.
-const LOOK_AT: usize = 100;
+const MAX_KEYS: usize = 100;
 /// Of so many answers, the last ones, it is remembered that nobody knows whether they were taken.
-const MOST_UNKNOWN: usize = 1_000;
+const MAX_UNCONFIRMED: usize = 1_000;
 
 /// A table of replies.
 pub(super) struct Table {
@@ -42,23 +42,23 @@ pub(super) struct Table {
     name: String,
     /// In errors.
     pub(super) shown: String,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Waiters>,
     /// The tokens of those answers of which nobody knows whether they were taken here.
-    taking: Mutex<VecDeque<(ReplyId, String)>>,
+    unconfirmed: Mutex<VecDeque<(ReplyId, String)>>,
     /// Somebody began to wait.
-    joined: tokio::sync::Notify,
+    waiter_added: tokio::sync::Notify,
 }
 
 /// Those who wait for replies.
 #[derive(Default)]
-struct Waiting {
+struct Waiters {
     waiters: Vec<(ReplyId, oneshot::Sender<bool>)>,
     /// Whether somebody looks for them.
-    is_watched: bool,
+    is_polled: bool,
 }
 
 /// What a conditional write came to.
-pub(super) enum Written {
+pub(super) enum UpdateOutcome {
     Done,
     /// The condition did not hold, and this is what is there.
     Refused(Option<Item>),
@@ -66,20 +66,20 @@ pub(super) enum Written {
 
 impl Table {
     pub(super) fn new(client: Client, name: String, shown: String) -> Arc<Self> {
-        let joined = tokio::sync::Notify::new();
-        Arc::new(Table { client, name, shown, waiting: Mutex::default(), taking: Mutex::default(), joined })
+        let waiter_added = tokio::sync::Notify::new();
+        Arc::new(Table { client, name, shown, waiting: Mutex::default(), unconfirmed: Mutex::default(), waiter_added })
     }
 
-    fn failed(&self, fault: Fault) -> Error {
-        if fault.is_missing() {
+    fn public_error(&self, aws_error: AwsError) -> Error {
+        if aws_error.is_missing() {
             let reason = "there is no such table; create it (create_table(), or ?create=true)";
             return Error::resolution(&self.shown, reason);
         }
-        fault.error
+        aws_error.error
     }
 
     fn error<E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static>(&self, error: SdkError<E>) -> Error {
-        self.failed(fault(&self.shown, error))
+        self.public_error(AwsError::from_sdk(&self.shown, error))
     }
 
     /// What is there, if an update's condition did not hold.
@@ -117,8 +117,8 @@ impl Table {
             .attribute_definitions(attribute("expires", ScalarAttributeType::N).expect(built))
             .key_schema(key("id", KeyType::Hash).expect(built))
             .global_secondary_indexes(index);
-        match request.send().await.map_err(|error| fault(&self.shown, error)) {
-            Err(fault) if !fault.is("ResourceInUseException") => return Err(self.failed(fault)),
+        match request.send().await.map_err(|error| AwsError::from_sdk(&self.shown, error)) {
+            Err(aws_error) if !aws_error.is("ResourceInUseException") => return Err(self.public_error(aws_error)),
             _ => {}
         }
         let mut pause = LOOK.0;
@@ -133,9 +133,9 @@ impl Table {
         }
         let ttl = TimeToLiveSpecification::builder().enabled(true).attribute_name("ttl").build().expect(built);
         let set = self.client.update_time_to_live().table_name(&self.name).time_to_live_specification(ttl).send().await;
-        match set.map_err(|error| fault(&self.shown, error)) {
+        match set.map_err(|error| AwsError::from_sdk(&self.shown, error)) {
             // It is so already.
-            Err(fault) if !fault.is("ValidationException") => Err(self.failed(fault)),
+            Err(aws_error) if !aws_error.is("ValidationException") => Err(self.public_error(aws_error)),
             _ => Ok(()),
         }
     }
@@ -148,7 +148,7 @@ impl Table {
             .client
             .put_item()
             .table_name(&self.name)
-            .item("shelf", number(shelf(&key, SHELVES)))
+            .item("shelf", number(shelf(&key, EXPIRY_PARTITIONS)))
             .item("id", text(key))
             .item("token", text(&token))
             .item("state", text("pending"))
@@ -178,7 +178,7 @@ impl Table {
         id: &ReplyId,
         changes: &str,
         mut values: Vec<(&str, AttributeValue)>,
-    ) -> Result<Written, Error> {
+    ) -> Result<UpdateOutcome, Error> {
         let (token, now) = (new_uuid().to_string(), now());
         values.extend([(":token", text(&token)), (":pending", text("pending")), (":now", number(now))]);
         let mut request = self
@@ -201,10 +201,10 @@ impl Table {
             request = request.expression_attribute_values(name, value);
         }
         match request.send().await {
-            Ok(_) => Ok(Written::Done),
+            Ok(_) => Ok(UpdateOutcome::Done),
             Err(error) => match self.refused(error)? {
-                Some(item) if read(&item, "token") == Some(&token) => Ok(Written::Done),
-                item => Ok(Written::Refused(item)),
+                Some(item) if read(&item, "token") == Some(&token) => Ok(UpdateOutcome::Done),
+                item => Ok(UpdateOutcome::Refused(item)),
             },
         }
     }
@@ -213,17 +213,17 @@ impl Table {
     /// attempts was answered, the next one has the same mark.
     pub(super) async fn take(self: &Arc<Self>, id: &ReplyId) -> Result<Option<ReplyEntry>, Error> {
         let token = {
-            let mut taking = lock(&self.taking);
-            let known = taking.iter().position(|(known, _)| known == id).and_then(|at| taking.remove(at));
+            let mut unconfirmed = lock(&self.unconfirmed);
+            let known = unconfirmed.iter().position(|(known, _)| known == id).and_then(|at| unconfirmed.remove(at));
             known.map_or_else(|| new_uuid().to_string(), |(_, token)| token)
         };
         let taken = self.take_as(id, &token).await;
         if taken.as_ref().is_err_and(Error::is_transient) {
-            let mut taking = lock(&self.taking);
-            if taking.len() == MOST_UNKNOWN {
-                taking.pop_front();
+            let mut unconfirmed = lock(&self.unconfirmed);
+            if unconfirmed.len() == MAX_UNCONFIRMED {
+                unconfirmed.pop_front();
             }
-            taking.push_back((id.clone(), token));
+            unconfirmed.push_back((id.clone(), token));
         }
         taken
     }
@@ -275,7 +275,7 @@ impl Table {
             return Ok(Vec::new());
         }
         let now = now();
-        let looks = (0..SHELVES).map(|shelf| {
+        let looks = (0..EXPIRY_PARTITIONS).map(|shelf| {
             let request = self
                 .client
                 .query()
@@ -326,31 +326,31 @@ impl Table {
         let (sender, settled) = oneshot::channel(Some(Box::new(drop)));
         let mut waiting = lock(&self.waiting);
         waiting.waiters.push((id, sender));
-        let has_watcher = std::mem::replace(&mut waiting.is_watched, true);
+        let has_task = std::mem::replace(&mut waiting.is_polled, true);
         drop(waiting);
-        if has_watcher {
-            self.joined.notify_one();
+        if has_task {
+            self.waiter_added.notify_one();
         } else {
-            let watching = Watching { table: Arc::clone(self), is_over: false };
+            let task = PollTask { table: Arc::clone(self), is_over: false };
             // Without a thread the task is dropped, and all waits fail.
-            let _ = io_thread::spawn(watching.run());
+            let _ = io_thread::spawn(task.run());
         }
         settled
     }
 
     /// Looks for all who wait, together, as long as anybody does.
-    async fn watch(&self, is_over: &mut bool) {
+    async fn poll_entries(&self, is_over: &mut bool) {
         let mut pause = LOOK.0;
         loop {
             #[cfg(test)]
             assert_ne!(self.name, tests::PANICS, "on purpose");
-            let joined = self.joined.notified();
+            let waiter_added = self.waiter_added.notified();
             let soonest = tokio::time::Instant::now() + LOOK.0;
             let ids: Vec<ReplyId> = {
                 let mut waiting = lock(&self.waiting);
                 waiting.waiters.retain(|(_, sender)| !sender.is_unwanted());
                 if waiting.waiters.is_empty() {
-                    waiting.is_watched = false;
+                    waiting.is_polled = false;
                     *is_over = true;
                     return;
                 }
@@ -361,8 +361,8 @@ impl Table {
             };
             let mut next: Option<u64> = None;
             let mut is_news = false;
-            for part in ids.chunks(LOOK_AT) {
-                let seen = self.look_at(part).await;
+            for part in ids.chunks(MAX_KEYS) {
+                let seen = self.poll_states(part).await;
                 let waiters = {
                     let mut waiting = lock(&self.waiting);
                     let is_settled = |id: &ReplyId| match &seen {
@@ -384,7 +384,7 @@ impl Table {
             pause = if is_news { LOOK.0 } else { pause };
             // Nothing is awaited past its expiry.
             let until_expiry = next.map_or(LOOK.1, |expires| Duration::from_millis(expires.saturating_sub(now())));
-            let is_joined = unless(tokio::time::sleep(pause.min(until_expiry)), joined).await.is_some();
+            let is_joined = unless(tokio::time::sleep(pause.min(until_expiry)), waiter_added).await.is_some();
             pause = slower(pause);
             if is_joined {
                 // Who has just begun to wait is answered soon as a rule; how many do, does not matter.
@@ -396,7 +396,7 @@ impl Table {
 
     /// What has become of entries: `None` for those that are settled, otherwise when they expire. What DynamoDB had no time to look
     /// at is not there.
-    async fn look_at(&self, ids: &[ReplyId]) -> Result<HashMap<ReplyId, Option<u64>>, Error> {
+    async fn poll_states(&self, ids: &[ReplyId]) -> Result<HashMap<ReplyId, Option<u64>>, Error> {
         let mut keys = KeysAndAttributes::builder()
             .consistent_read(true)
             .projection_expression("#id, #state, #expires")
@@ -424,24 +424,24 @@ impl Table {
 }
 
 /// The task that looks for settled replies. If it ends early, by a panic or with its thread, all waits fail.
-struct Watching {
+struct PollTask {
     table: Arc<Table>,
     is_over: bool,
 }
 
-impl Watching {
+impl PollTask {
     async fn run(mut self) {
-        self.table.watch(&mut self.is_over).await;
+        self.table.poll_entries(&mut self.is_over).await;
     }
 }
 
-impl Drop for Watching {
+impl Drop for PollTask {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
         let mut waiting = lock(&self.table.waiting);
-        waiting.is_watched = false;
+        waiting.is_polled = false;
         let waiters = std::mem::take(&mut waiting.waiters);
         drop(waiting);
         // A dropped promise is an error.

@@ -3,41 +3,35 @@
 //! SQS's own verbs and batches, on standard and FIFO queues. Concurrent operations share requests, and all who wait share long
 //! polls. `docs/aws.md` says what is stored, what is promised, and where SQS promises less than other places.
 
-mod act;
-mod dead;
-mod desk;
-mod fault;
-mod item;
-mod leases;
-mod letter;
+mod client;
+pub(super) mod config;
+mod dead_letters;
+pub(super) mod error;
+mod lease_tracker;
+mod long_poll;
 mod mailbox;
-mod name;
-mod place;
-mod queue;
+mod message_format;
+pub(super) mod queue;
+mod queue_name;
 mod receive;
-mod region;
-mod replies;
 mod send;
-mod table;
+mod settle;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-pub use aws_config as config;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
-pub use {aws_sdk_dynamodb as dynamodb, aws_sdk_sqs as sqs};
 
-use self::fault::fault;
-use self::letter::whole_seconds;
+use self::client::{MAX_MESSAGE_SIZE, SqsClient, SqsConfig};
+pub(crate) use self::config::OPTIONS;
+pub use self::config::defaults;
+use self::error::AwsError;
 use self::mailbox::SqsMailbox;
-pub(crate) use self::place::OPTIONS;
-pub use self::place::defaults;
+use self::message_format::whole_seconds;
 use self::queue::{Queue, lock};
-use self::region::{MOST_BYTES, Manners, Region};
-pub use self::replies::DynamoDbReplyStore;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Ordering};
 use crate::error::Error;
 use crate::mailbox::operation::{Answer, Call};
@@ -73,7 +67,7 @@ pub struct SqsBackend {
 }
 
 struct Inner {
-    region: Arc<Region>,
+    client: Arc<SqsClient>,
     urls: HashMap<MailboxName, String>,
     queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
     replies: Option<Arc<dyn ReplyStore>>,
@@ -84,7 +78,7 @@ struct Inner {
 pub struct SqsBuilder {
     client: Client,
     at: Option<String>,
-    manners: Manners,
+    config: SqsConfig,
     urls: HashMap<MailboxName, String>,
     replies: Option<Arc<dyn ReplyStore>>,
 }
@@ -92,21 +86,21 @@ pub struct SqsBuilder {
 impl SqsBuilder {
     /// Makes queues that are not there, when they are first used. Otherwise a queue that is not there is an error.
     pub fn create_missing(mut self, creates: bool) -> Self {
-        self.manners.creates = creates;
+        self.config.creates = creates;
         self
     }
 
     /// Whether concurrent operations share requests: ten messages for the price of one. They do unless it is turned off. A lone
     /// operation never waits for others.
     pub fn gather(mut self, gathers: bool) -> Self {
-        self.manners.gathers = gathers;
+        self.config.gathers = gathers;
         self
     }
 
     /// The group of messages without one, on FIFO queues: all of them in one order, one at a time. Otherwise each of them is a
     /// group of its own.
     pub fn default_group(mut self, group: impl Into<String>) -> Self {
-        self.manners.group = Some(group.into());
+        self.config.group = Some(group.into());
         self
     }
 
@@ -135,15 +129,15 @@ impl SqsBuilder {
 
     /// The backend. Nothing is asked of AWS yet.
     pub fn build(self) -> SqsBackend {
-        let region = Arc::new(Region::new(self.client, self.at, self.manners));
-        let inner = Inner { region, urls: self.urls, queues: Mutex::default(), replies: self.replies };
+        let client = Arc::new(SqsClient::new(self.client, self.at, self.config));
+        let inner = Inner { client, urls: self.urls, queues: Mutex::default(), replies: self.replies };
         SqsBackend { inner: Arc::new(inner) }
     }
 }
 
 impl fmt::Debug for SqsBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsBuilder").field("manners", &self.manners).finish_non_exhaustive()
+        f.debug_struct("SqsBuilder").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
@@ -225,12 +219,12 @@ impl SqsBackend {
 
     /// With a client of one's own, and more to say.
     pub fn builder(client: Client) -> SqsBuilder {
-        SqsBuilder { client, at: None, manners: Manners::default(), urls: HashMap::new(), replies: None }
+        SqsBuilder { client, at: None, config: SqsConfig::default(), urls: HashMap::new(), replies: None }
     }
 
     /// Opens the region that a URI without the name of a mailbox leads to.
     pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<Self, Error>> {
-        place::open(text, uri)
+        config::open(text, uri)
     }
 
     /// Makes a queue as it should be, for a mailbox. A FIFO queue's name ends with `.fifo`.
@@ -257,7 +251,7 @@ impl SqsBackend {
             queues.retain(|_, queue| queue.strong_count() > 0);
         }
         let url = self.inner.urls.get(name).cloned();
-        let queue = Queue::new(Arc::clone(&self.inner.region), name.clone(), url)?;
+        let queue = Queue::new(Arc::clone(&self.inner.client), name.clone(), url)?;
         queues.insert(name.clone(), Arc::downgrade(&queue));
         Ok(queue)
     }
@@ -265,7 +259,7 @@ impl SqsBackend {
 
 impl fmt::Debug for SqsBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsBackend").field("place", &self.inner.region.shown(None)).finish()
+        f.debug_struct("SqsBackend").field("place", &self.inner.client.describe(None)).finish()
     }
 }
 
@@ -278,7 +272,7 @@ impl Backend for SqsBackend {
         // What every backend allows is what SQS allows.
         Limits {
             ordering: Ordering::BestEffort,
-            max_message_size: Some(MOST_BYTES),
+            max_message_size: Some(MAX_MESSAGE_SIZE),
             exact_counts: false,
             exact_deliveries: false,
             purge_cooldown: Some(PURGE_COOLDOWN),
@@ -289,8 +283,8 @@ impl Backend for SqsBackend {
 
     fn limits_of(&self, name: &MailboxName) -> Limits {
         let is_fifo = match self.inner.urls.get(name) {
-            Some(url) => url.ends_with(name::FIFO),
-            None => name::is_fifo(name),
+            Some(url) => url.ends_with(queue_name::FIFO_SUFFIX),
+            None => queue_name::is_fifo(name),
         };
         match is_fifo {
             // SQS delays messages of a FIFO queue all alike or not at all.
@@ -315,7 +309,7 @@ impl Backend for SqsBackend {
         if settings.idle_expiry.is_some() {
             return Err(Error::Unsupported { backend: KIND, operation: "remove a mailbox when it is idle" });
         }
-        self.inner.region.manners.check()?;
+        self.inner.client.config.check()?;
         let queue = self.queue(name)?;
         queue.configure(settings.max_deliveries);
         Ok(Arc::new(SqsMailbox { queue }))
@@ -326,14 +320,14 @@ impl Backend for SqsBackend {
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        let region = Arc::clone(&self.inner.region);
+        let client = Arc::clone(&self.inner.client);
         io_thread::ask(async move {
             let mut names = Vec::new();
-            let mut pages = region.client.list_queues().max_results(1_000).into_paginator().send();
+            let mut pages = client.sdk.list_queues().max_results(1_000).into_paginator().send();
             while let Some(page) = pages.next().await {
-                let page = page.map_err(|error| fault(&region.shown(None), error).error)?;
+                let page = page.map_err(|error| AwsError::from_sdk(&client.describe(None), error).error)?;
                 let queues = page.queue_urls.unwrap_or_default();
-                names.extend(queues.iter().filter_map(|url| name::mailbox(url.rsplit('/').next()?)));
+                names.extend(queues.iter().filter_map(|url| queue_name::mailbox(url.rsplit('/').next()?)));
             }
             names.sort();
             Ok(names)

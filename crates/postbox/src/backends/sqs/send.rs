@@ -1,4 +1,4 @@
-//! Sending: letters into batches.
+//! PendingSend: letters into batches.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry as SendEntry;
 
-use super::fault::{Fault, fault};
-use super::letter::{Content, Letter, whole_seconds};
-use super::queue::{Outcome, Queue, SURE_BYTES};
-use super::region::Facts;
+use super::client::QueueInfo;
+use super::error::AwsError;
+use super::message_format::{EncodedMessage, MessageContent, whole_seconds};
+use super::queue::{BatchResponse, Queue, SAFE_BATCH_BYTES};
 use crate::backend::Outgoing;
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
@@ -22,14 +22,14 @@ use crate::runtime::oneshot;
 const FRESH: Duration = Duration::from_secs(60);
 
 /// A message that waits to be sent.
-pub(super) struct Sending {
+pub(super) struct PendingSend {
     message: Outgoing,
     /// Whose order it is in.
     group: Option<String>,
     sender: oneshot::Sender<MessageId>,
 }
 
-impl Entry for Sending {
+impl Entry for PendingSend {
     fn bytes(&self) -> usize {
         // Attributes are few; where they are not, the request is divided.
         self.message.body.len() + 512
@@ -49,7 +49,7 @@ impl Queue {
             }
             let (sender, sent) = oneshot::channel(None);
             answers.push(Answer::from_future(sent));
-            Some(Sending { group: self.group(&message), message, sender })
+            Some(PendingSend { group: self.group(&message), message, sender })
         });
         let entries: Vec<_> = entries.collect();
         let serve = |queue: Arc<Queue>, entries| -> Work { Box::pin(async move { queue.send_all(entries).await }) };
@@ -57,45 +57,48 @@ impl Queue {
         answers
     }
 
-    async fn send_all(self: &Arc<Self>, entries: Vec<Sending>) {
-        let (facts, letters) = match self.letters(&entries).await {
+    async fn send_all(self: &Arc<Self>, entries: Vec<PendingSend>) {
+        let (info, letters) = match self.letters(&entries).await {
             Ok(known) => known,
             Err(error) => return entries.iter().for_each(|entry| entry.sender.send(Err(error.clone()))),
         };
-        let most_bytes = facts.most.max(SURE_BYTES);
+        let most_bytes = info.max_message_size.max(SAFE_BATCH_BYTES);
         let (mut part, mut bytes) = (Vec::new(), 0);
         for (entry, letter) in entries.into_iter().zip(letters) {
-            if letter.size > facts.most {
+            if letter.size > info.max_message_size {
                 let limit = format!(
                     "up to {} bytes, the MaximumMessageSize of queue {:?}, body and attributes as SQS keeps them",
-                    facts.most, self.queue
+                    info.max_message_size, self.queue
                 );
                 entry.sender.send(Err(Error::invalid("message size", format!("{} bytes", letter.size), limit)));
                 continue;
             }
             if bytes + letter.size > most_bytes {
-                self.send_part(&facts, std::mem::take(&mut part)).await;
+                self.send_part(&info, std::mem::take(&mut part)).await;
                 bytes = 0;
             }
             bytes += letter.size;
             part.push((entry, letter));
         }
-        self.send_part(&facts, part).await;
+        self.send_part(&info, part).await;
     }
 
     /// What is known of the queue, and the messages as it keeps them. Known afresh if one of them seems too large for it.
-    async fn letters(self: &Arc<Self>, entries: &[Sending]) -> Result<(Arc<Facts>, Vec<Letter>), Error> {
-        let written = |facts: Arc<Facts>| {
-            let letters: Vec<_> = entries.iter().map(|entry| letter(&facts, &entry.message)).collect();
-            (facts, letters)
+    async fn letters(
+        self: &Arc<Self>,
+        entries: &[PendingSend],
+    ) -> Result<(Arc<QueueInfo>, Vec<EncodedMessage>), Error> {
+        let written = |info: Arc<QueueInfo>| {
+            let letters: Vec<_> = entries.iter().map(|entry| letter(&info, &entry.message)).collect();
+            (info, letters)
         };
-        let (facts, letters) = written(self.facts().await?);
-        let fits = letters.iter().all(|letter| letter.size <= facts.most);
-        if fits || facts.since.elapsed() < FRESH {
-            return Ok((facts, letters));
+        let (info, letters) = written(self.info().await?);
+        let fits = letters.iter().all(|letter| letter.size <= info.max_message_size);
+        if fits || info.since.elapsed() < FRESH {
+            return Ok((info, letters));
         }
         self.forget();
-        Ok(written(self.facts().await?))
+        Ok(written(self.info().await?))
     }
 
     /// Whether SQS takes the ids of a message by which it keeps order.
@@ -119,39 +122,42 @@ impl Queue {
     /// The group of a message, on a queue that has them. Without one it waits for no other.
     fn group(&self, message: &Outgoing) -> Option<String> {
         let wanted = || message.special.as_deref().and_then(|special| special.group.clone());
-        let usual = || self.region.manners.group.clone();
+        let usual = || self.client.config.group.clone();
         self.is_fifo.then(|| wanted().or_else(usual).unwrap_or_else(|| message.id.to_string()))
     }
 
-    async fn send_part(&self, facts: &Facts, entries: Vec<(Sending, Letter)>) {
+    async fn send_part(&self, info: &QueueInfo, entries: Vec<(PendingSend, EncodedMessage)>) {
         // Messages of one group keep their order.
-        let is_before =
-            |one: &(Sending, Letter), other: &(Sending, Letter)| one.0.group.is_some() && one.0.group == other.0.group;
-        let results = self.patiently(entries, |_| Ok(()), is_before, |entries| self.ask_sends(facts, entries)).await;
+        let is_before = |one: &(PendingSend, EncodedMessage), other: &(PendingSend, EncodedMessage)| {
+            one.0.group.is_some() && one.0.group == other.0.group
+        };
+        let results =
+            self.request_with_retries(entries, |_| Ok(()), is_before, |entries| self.send_request(info, entries)).await;
         for ((entry, _), result) in results {
             // A message that may be one that was sent before has the queue's own id: that of the first.
-            let id = result.map_err(|fault| self.failed(fault)).map(|sent| match is_once(facts, &entry.message) {
-                true => sent.into(),
-                false => entry.message.id.clone(),
-            });
+            let id =
+                result.map_err(|aws_error| self.error(aws_error)).map(|sent| match is_once(info, &entry.message) {
+                    true => sent.into(),
+                    false => entry.message.id.clone(),
+                });
             entry.sender.send(id);
         }
     }
 
-    fn ask_sends<'a>(
+    fn send_request<'a>(
         &'a self,
-        facts: &Facts,
-        entries: &[(Sending, Letter)],
-    ) -> Pin<Box<dyn Future<Output = Result<Outcome, Fault>> + Send + 'a>> {
-        let client = &self.region.client;
+        info: &QueueInfo,
+        entries: &[(PendingSend, EncodedMessage)],
+    ) -> Pin<Box<dyn Future<Output = Result<BatchResponse, AwsError>> + Send + 'a>> {
+        let client = &self.client.sdk;
         let mut entries: Vec<SendEntry> =
-            entries.iter().enumerate().map(|(at, (entry, letter))| self.entry(facts, at, entry, letter)).collect();
+            entries.iter().enumerate().map(|(at, (entry, letter))| self.entry(info, at, entry, letter)).collect();
         if entries.len() == 1
             && let Some(entry) = entries.pop()
         {
             let request = client
                 .send_message()
-                .queue_url(&facts.url)
+                .queue_url(&info.url)
                 .message_body(entry.message_body)
                 .set_message_attributes(entry.message_attributes)
                 .set_delay_seconds(entry.delay_seconds)
@@ -159,22 +165,22 @@ impl Queue {
                 .set_message_deduplication_id(entry.message_deduplication_id)
                 .send();
             return Box::pin(async move {
-                let answer = request.await.map_err(|error| fault(&self.shown(), error))?;
+                let answer = request.await.map_err(|error| AwsError::from_sdk(&self.describe(), error))?;
                 Ok((vec![(entry.id, answer.message_id.unwrap_or_default())], Vec::new()))
             });
         }
-        let request = client.send_message_batch().queue_url(&facts.url).set_entries(Some(entries)).send();
+        let request = client.send_message_batch().queue_url(&info.url).set_entries(Some(entries)).send();
         Box::pin(async move {
-            let answer = request.await.map_err(|error| fault(&self.shown(), error))?;
+            let answer = request.await.map_err(|error| AwsError::from_sdk(&self.describe(), error))?;
             let sent = answer.successful.into_iter().map(|entry| (entry.id, entry.message_id));
             Ok((sent.collect(), answer.failed))
         })
     }
 
-    fn entry(&self, facts: &Facts, at: usize, entry: &Sending, letter: &Letter) -> SendEntry {
+    fn entry(&self, info: &QueueInfo, at: usize, entry: &PendingSend, letter: &EncodedMessage) -> SendEntry {
         let message = &entry.message;
         let wanted = || message.special.as_deref().and_then(|special| special.deduplication.clone());
-        let own = || (!is_once(facts, message)).then(|| message.id.to_string());
+        let own = || (!is_once(info, message)).then(|| message.id.to_string());
         let deduplication = if self.is_fifo { wanted().or_else(own) } else { None };
         SendEntry::builder()
             .id(at.to_string())
@@ -197,15 +203,15 @@ pub(super) fn is_order_id(text: &str) -> bool {
 
 /// Whether it may be one that was sent before: then its id is the queue's own. A request is always new, since whoever asks waits for
 /// the reply to this one.
-fn is_once(facts: &Facts, message: &Outgoing) -> bool {
+fn is_once(info: &QueueInfo, message: &Outgoing) -> bool {
     let is_request = message.headers.as_ref().is_some_and(|headers| headers.reply.is_some());
     let is_said = message.special.as_deref().is_some_and(|special| special.deduplication.is_some());
-    is_said || facts.by_content && !is_request
+    is_said || info.content_based_deduplication && !is_request
 }
 
-fn letter(facts: &Facts, message: &Outgoing) -> Letter {
-    Letter::new(Content {
-        id: (!is_once(facts, message)).then_some(&message.id),
+fn letter(info: &QueueInfo, message: &Outgoing) -> EncodedMessage {
+    EncodedMessage::new(MessageContent {
+        id: (!is_once(info, message)).then_some(&message.id),
         body: &message.body,
         content_type: &message.content_type,
         headers: message.headers.as_deref(),

@@ -12,9 +12,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use aws_smithy_types::Blob;
 use futures_util::future::try_join_all;
 
-use super::item::{now, state, text};
-use super::place::{checked_endpoint, is_region, load, truth};
-use super::table::{Table, Written};
+use super::format::{now, state, text};
+use super::table::{Table, UpdateOutcome};
+use crate::backends::sqs::config::{check_endpoint, is_region, load_sdk_config, parse_bool};
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::{Answer, Call};
@@ -25,7 +25,7 @@ use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 
 /// The largest answer: an item has 400 KB at most.
-const MOST_BYTES: usize = 390 * 1024;
+const MAX_REPLY_SIZE: usize = 390 * 1024;
 
 /// Replies in a DynamoDB table. `sqs://eu-west-1/name?replies=dynamodb://eu-west-1/table` uses one.
 ///
@@ -65,11 +65,11 @@ impl DynamoDbReplyStore {
     /// [`Error::Resolution`] for a URI that is not one, [`Error::Connection`] if a table should be made and cannot.
     pub fn open(uri: impl Into<String>) -> Call<Result<Self, Error>> {
         let uri = uri.into();
-        Call::new(move || io_thread::ask(async move { Self::at(&uri, None, None, false).await }))
+        Call::new(move || io_thread::ask(async move { Self::open_with(&uri, None, None, false).await }))
     }
 
     /// The same, where the URI of a mailbox has said something already.
-    pub(super) async fn at(
+    pub(in crate::backends) async fn open_with(
         text: &str,
         endpoint: Option<&str>,
         profile: Option<&str>,
@@ -84,11 +84,11 @@ impl DynamoDbReplyStore {
         for (name, value) in &uri.options {
             match name.as_str() {
                 "endpoint" => {
-                    checked_endpoint(value)?;
+                    check_endpoint(value)?;
                     endpoint = Some(value.clone());
                 }
                 "profile" => profile = Some(value.clone()),
-                "create" => creates = truth("create", value)?,
+                "create" => creates = parse_bool("create", value)?,
                 _ => {
                     let reason = format!("unknown option {name:?}; there are endpoint, profile, create");
                     return Err(Error::resolution(text, reason));
@@ -103,7 +103,7 @@ impl DynamoDbReplyStore {
         let Some(table) = table else {
             return Err(Error::resolution(text, "which table? Write dynamodb://region/table"));
         };
-        let config = load(region, endpoint.as_deref(), profile.as_deref()).await;
+        let config = load_sdk_config(region, endpoint.as_deref(), profile.as_deref()).await;
         let region = config.region().map_or_else(String::new, ToString::to_string);
         let shown = format!("dynamodb://{region}/{table}");
         let table = Table::new(Client::new(&config), table, shown);
@@ -142,9 +142,9 @@ impl ReplyStore for DynamoDbReplyStore {
     }
 
     fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>> {
-        if value.body.len() > MOST_BYTES {
+        if value.body.len() > MAX_REPLY_SIZE {
             let size = format!("{} bytes", value.body.len());
-            let limit = format!("up to {MOST_BYTES} bytes in DynamoDB");
+            let limit = format!("up to {MAX_REPLY_SIZE} bytes in DynamoDB");
             return Answer::ready(Err(Error::invalid("reply size", size, limit)));
         }
         self.ask(|table| async move {
@@ -155,8 +155,8 @@ impl ReplyStore for DynamoDbReplyStore {
                 (":content_type", text(value.content_type.as_str())),
             ];
             Ok(match table.settle(&id, changes, values).await? {
-                Written::Done => Resolved::Stored,
-                Written::Refused(item) => Resolved::Refused(item.and_then(|item| state(&item, now()))),
+                UpdateOutcome::Done => Resolved::Stored,
+                UpdateOutcome::Refused(item) => Resolved::Refused(item.and_then(|item| state(&item, now()))),
             })
         })
     }
@@ -164,7 +164,7 @@ impl ReplyStore for DynamoDbReplyStore {
     fn cancel(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
         self.ask(|table| async move {
             let done = table.settle(&id, "#state = :cancelled", vec![(":cancelled", text("cancelled"))]).await?;
-            Ok(matches!(done, Written::Done))
+            Ok(matches!(done, UpdateOutcome::Done))
         })
     }
 

@@ -7,18 +7,18 @@ use crate::error::Error;
 use crate::resolver::address::MailboxName;
 
 /// How the name of a queue that keeps its messages in order ends.
-pub(super) const FIFO: &str = ".fifo";
+pub(super) const FIFO_SUFFIX: &str = ".fifo";
 /// Between a prefix and a name.
-const UNDER: &str = "_-t";
+const PREFIX_SEPARATOR: &str = "_-t";
 /// What the name of the queue for dead letters has at the end, before `.fifo`.
-const DEAD: &str = "_-dead";
+const DEAD_LETTER_SUFFIX: &str = "_-dead";
 /// What SQS allows.
-pub(super) const LONGEST: usize = 80;
+pub(super) const MAX_LENGTH: usize = 80;
 /// The same, of a queue whose dead letters have one of their own.
-pub(super) const LONGEST_WITH_DEAD: usize = LONGEST - DEAD.len();
+pub(super) const MAX_LENGTH_WITH_DEAD_LETTERS: usize = MAX_LENGTH - DEAD_LETTER_SUFFIX.len();
 
 pub(super) fn is_fifo(name: &MailboxName) -> bool {
-    name.as_str().ends_with(FIFO)
+    name.as_str().ends_with(FIFO_SUFFIX)
 }
 
 fn escape(text: &str, into: &mut String) {
@@ -51,36 +51,37 @@ fn unescape(text: &str) -> Option<String> {
 }
 
 /// The queue of a mailbox, and the one for its dead letters.
-pub(super) fn queues(name: &MailboxName) -> Result<(String, String), Error> {
-    let (text, suffix) = name.as_str().strip_suffix(FIFO).map_or((name.as_str(), ""), |text| (text, FIFO));
+pub(super) fn for_mailbox(name: &MailboxName) -> Result<(String, String), Error> {
+    let (text, suffix) =
+        name.as_str().strip_suffix(FIFO_SUFFIX).map_or((name.as_str(), ""), |text| (text, FIFO_SUFFIX));
     let mut base = String::new();
     if let Some(prefix) = name.prefix() {
         escape(prefix, &mut base);
-        base.push_str(UNDER);
+        base.push_str(PREFIX_SEPARATOR);
     }
     escape(text, &mut base);
     let queue = format!("{base}{suffix}");
-    if queue.len() > LONGEST || text.is_empty() {
-        let limit = format!("1 to {LONGEST} characters as the name of a queue, and this makes {queue:?}");
+    if queue.len() > MAX_LENGTH || text.is_empty() {
+        let limit = format!("1 to {MAX_LENGTH} characters as the name of a queue, and this makes {queue:?}");
         return Err(Error::invalid("mailbox name", format!("{:?}", name.to_string()), limit));
     }
-    let dead = dead(&queue);
+    let dead = dead_letter_queue(&queue);
     Ok((queue, dead))
 }
 
 /// The queue for the dead letters of a queue.
-pub(super) fn dead(queue: &str) -> String {
-    let (base, suffix) = queue.strip_suffix(FIFO).map_or((queue, ""), |base| (base, FIFO));
-    format!("{base}{DEAD}{suffix}")
+pub(super) fn dead_letter_queue(queue: &str) -> String {
+    let (base, suffix) = queue.strip_suffix(FIFO_SUFFIX).map_or((queue, ""), |base| (base, FIFO_SUFFIX));
+    format!("{base}{DEAD_LETTER_SUFFIX}{suffix}")
 }
 
 /// The mailbox of a queue, if it is one.
 pub(super) fn mailbox(queue: &str) -> Option<MailboxName> {
-    let (base, suffix) = queue.strip_suffix(FIFO).map_or((queue, ""), |base| (base, FIFO));
-    if base.ends_with(DEAD) {
+    let (base, suffix) = queue.strip_suffix(FIFO_SUFFIX).map_or((queue, ""), |base| (base, FIFO_SUFFIX));
+    if base.ends_with(DEAD_LETTER_SUFFIX) {
         return None;
     }
-    let (prefix, base) = base.split_once(UNDER).map_or((None, base), |(prefix, base)| (Some(prefix), base));
+    let (prefix, base) = base.split_once(PREFIX_SEPARATOR).map_or((None, base), |(prefix, base)| (Some(prefix), base));
     let name = MailboxName::new(&format!("{}{suffix}", unescape(base)?)).ok()?;
     match prefix {
         None => Some(name),
@@ -94,7 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn queue(name: &str) -> String {
-        queues(&MailboxName::new(name).unwrap()).unwrap().0
+        for_mailbox(&MailboxName::new(name).unwrap()).unwrap().0
     }
 
     #[test]
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn a_tenant_cannot_be_reached_by_a_name() {
         let name = MailboxName::new("x").unwrap().with_prefix("tenant").unwrap();
-        let inside = queues(&name).unwrap().0;
+        let inside = for_mailbox(&name).unwrap().0;
         assert_eq!(inside, "tenant_-tx");
         assert_ne!(queue("tenant_-tx"), inside);
         assert_eq!(mailbox(&inside), Some(name));
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn names_that_become_too_long_are_refused() {
-        let error = queues(&MailboxName::new(&".".repeat(40)).unwrap()).unwrap_err().to_string();
+        let error = for_mailbox(&MailboxName::new(&".".repeat(40)).unwrap()).unwrap_err().to_string();
         assert!(error.contains("80"), "{error}");
     }
 
@@ -130,8 +131,8 @@ mod tests {
             if let Some(prefix) = prefix {
                 name = name.with_prefix(&prefix).unwrap();
             }
-            let Ok((queue, dead)) = queues(&name) else { return Ok(()) };
-            prop_assert!(queue.trim_end_matches(FIFO).bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
+            let Ok((queue, dead)) = for_mailbox(&name) else { return Ok(()) };
+            prop_assert!(queue.trim_end_matches(FIFO_SUFFIX).bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
             prop_assert_eq!(mailbox(&queue), Some(name));
             prop_assert_eq!(mailbox(&dead), None);
         }

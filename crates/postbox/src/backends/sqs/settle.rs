@@ -9,10 +9,10 @@ use aws_sdk_sqs::types::{
     ChangeMessageVisibilityBatchRequestEntry as ChangeEntry, DeleteMessageBatchRequestEntry as DeleteEntry,
 };
 
-use super::fault::{Fault, fault};
-use super::leases::{Begin, after};
-use super::letter::whole_seconds;
-use super::queue::{Outcome, Queue};
+use super::error::AwsError;
+use super::lease_tracker::{BeginSettle, after};
+use super::message_format::whole_seconds;
+use super::queue::{BatchResponse, Queue};
 use crate::backend::{Receipt, Visibility};
 use crate::error::Error;
 use crate::mailbox::id::ReceiptHandle;
@@ -24,36 +24,36 @@ use crate::runtime::io_thread;
 use crate::runtime::oneshot;
 
 /// For so many seconds SQS leases a message, with all extensions.
-const LONGEST: u64 = 12 * 60 * 60;
+const MAX_LEASE_SECONDS: u64 = 12 * 60 * 60;
 
 /// An act on a delivery, and what it makes of the lease.
-pub(super) struct Acting {
-    busy: Busy,
+pub(super) struct PendingSettle {
+    guard: SettleGuard,
     /// When it becomes visible again, and whether the lease ends. `None`: it is deleted.
     change: Option<(i32, bool)>,
     sender: oneshot::Sender<()>,
 }
 
-impl Entry for Acting {}
+impl Entry for PendingSettle {}
 
-fn deletes_of(queue: &Queue) -> &Batcher<Acting> {
+fn deletes_of(queue: &Queue) -> &Batcher<PendingSettle> {
     &queue.deletes
 }
 
-fn changes_of(queue: &Queue) -> &Batcher<Acting> {
+fn changes_of(queue: &Queue) -> &Batcher<PendingSettle> {
     &queue.changes
 }
 
 /// An act on a delivery has begun. When this is dropped the next one may, whatever has become of it.
-pub(super) struct Busy {
+pub(super) struct SettleGuard {
     queue: Arc<Queue>,
     receipt: Receipt,
     has_ended: bool,
 }
 
-impl Busy {
+impl SettleGuard {
     pub(super) fn new(queue: &Arc<Queue>, receipt: Receipt) -> Self {
-        Busy { queue: Arc::clone(queue), receipt, has_ended: false }
+        SettleGuard { queue: Arc::clone(queue), receipt, has_ended: false }
     }
 
     /// The lease has ended.
@@ -77,7 +77,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for SettleGuard {
     fn drop(&mut self) {
         if !self.has_ended {
             self.release(None);
@@ -90,68 +90,68 @@ impl Queue {
         self: &Arc<Self>,
         receipts: impl IntoIterator<Item = Receipt>,
     ) -> Vec<Answer<Result<(), Error>>> {
-        self.act(receipts.into_iter().map(|receipt| (receipt, None)))
+        self.settle(receipts.into_iter().map(|receipt| (receipt, None)))
     }
 
     pub(super) fn set_visibility(
         self: &Arc<Self>,
         changes: impl IntoIterator<Item = (Receipt, Visibility)>,
     ) -> Vec<Answer<Result<(), Error>>> {
-        self.act(changes.into_iter().map(|(receipt, visibility)| (receipt, Some(visibility))))
+        self.settle(changes.into_iter().map(|(receipt, visibility)| (receipt, Some(visibility))))
     }
 
-    fn act(
+    fn settle(
         self: &Arc<Self>,
         acts: impl Iterator<Item = (Receipt, Option<Visibility>)>,
     ) -> Vec<Answer<Result<(), Error>>> {
         let mut begun = Vec::new();
         let answers = acts.map(|(receipt, wish)| match self.leases.begin(&receipt.handle) {
-            Begin::Now(until) => {
-                let (acting, answer) = self.acting(receipt, wish, until);
-                begun.extend(acting);
+            BeginSettle::Begun(until) => {
+                let (prepare, answer) = self.prepare(receipt, wish, until);
+                begun.extend(prepare);
                 answer
             }
-            Begin::Never => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id })),
-            Begin::Later => {
+            BeginSettle::Expired => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id })),
+            BeginSettle::Busy => {
                 let queue = Arc::clone(self);
                 io_thread::ask(async move {
                     let Some(until) = queue.leases.begin_after(&receipt.handle).await else {
                         return Err(Error::ReceiptHandleExpired { id: receipt.id });
                     };
-                    let (acting, answer) = queue.acting(receipt, wish, until);
-                    queue.push_acts(acting);
+                    let (prepare, answer) = queue.prepare(receipt, wish, until);
+                    queue.submit_settles(prepare);
                     answer.await
                 })
             }
         });
         let answers = answers.collect();
-        self.push_acts(begun);
+        self.submit_settles(begun);
         answers
     }
 
     /// Removes a delivery, as the last part of an act that has begun.
-    pub(super) async fn finish(self: &Arc<Self>, busy: Busy) -> Result<(), Error> {
+    pub(super) async fn finish(self: &Arc<Self>, guard: SettleGuard) -> Result<(), Error> {
         let (sender, done) = oneshot::channel(None);
-        self.push_acts([Acting { busy, change: None, sender }]);
+        self.submit_settles([PendingSettle { guard, change: None, sender }]);
         done.await
     }
 
     /// Puts deletions and changes into their batchers.
-    fn push_acts(self: &Arc<Self>, acts: impl IntoIterator<Item = Acting>) {
+    fn submit_settles(self: &Arc<Self>, acts: impl IntoIterator<Item = PendingSettle>) {
         let (deletes, changes): (Vec<_>, Vec<_>) = acts.into_iter().partition(|act| act.change.is_none());
-        for (batcher, acts) in [(deletes_of as fn(&Queue) -> &Batcher<Acting>, deletes), (changes_of, changes)] {
-            submit(self, batcher, |queue, entries| Box::pin(async move { queue.act_all(entries).await }), acts);
+        for (batcher, acts) in [(deletes_of as fn(&Queue) -> &Batcher<PendingSettle>, deletes), (changes_of, changes)] {
+            submit(self, batcher, |queue, entries| Box::pin(async move { queue.settle_all(entries).await }), acts);
         }
     }
 
     /// An act that has begun, and its answer. What needs no request is done.
-    fn acting(
+    fn prepare(
         self: &Arc<Self>,
         receipt: Receipt,
         wish: Option<Visibility>,
         until: Instant,
-    ) -> (Option<Acting>, Answer<Result<(), Error>>) {
-        let busy = Busy::new(self, receipt);
+    ) -> (Option<PendingSettle>, Answer<Result<(), Error>>) {
+        let guard = SettleGuard::new(self, receipt);
         let change = match wish {
             None => None,
             // A lease is never made shorter.
@@ -162,25 +162,26 @@ impl Queue {
             Some(Visibility::Release) => Some((0, true)),
         };
         if let Some((seconds, _)) = change {
-            let age = self.leases.age(busy.handle());
-            if age + Duration::from_secs(seconds.unsigned_abs().into()) > Duration::from_secs(LONGEST) {
+            let age = self.leases.age(guard.handle());
+            if age + Duration::from_secs(seconds.unsigned_abs().into()) > Duration::from_secs(MAX_LEASE_SECONDS) {
                 let age = age.as_secs_f64();
-                let limit = format!("{LONGEST} s in all since it was received, on SQS, which was {age:.1} s ago");
+                let limit =
+                    format!("{MAX_LEASE_SECONDS} s in all since it was received, on SQS, which was {age:.1} s ago");
                 let error = Error::invalid("visibility_timeout", format!("{seconds} s"), limit);
                 return (None, Answer::ready(Err(error)));
             }
         }
         let (sender, done) = oneshot::channel(None);
-        (Some(Acting { busy, change, sender }), Answer::from_future(done))
+        (Some(PendingSettle { guard, change, sender }), Answer::from_future(done))
     }
 
     /// Acts of one kind, in one request.
-    async fn act_all(self: &Arc<Self>, entries: Vec<Acting>) {
-        let facts = match self.facts().await {
-            Ok(facts) => facts,
+    async fn settle_all(self: &Arc<Self>, entries: Vec<PendingSettle>) {
+        let info = match self.info().await {
+            Ok(info) => info,
             Err(error) => {
-                for Acting { busy, sender, .. } in entries {
-                    drop(busy);
+                for PendingSettle { guard, sender, .. } in entries {
+                    drop(guard);
                     sender.send(Err(error.clone()));
                 }
                 return;
@@ -188,29 +189,29 @@ impl Queue {
         };
         let asked = Instant::now();
         // It may have stood in line, or been asked for again, for longer than its lease lasts.
-        let check = |entry: &Acting| match self.leases.lasts(entry.busy.handle(), Instant::now()) {
+        let check = |entry: &PendingSettle| match self.leases.lasts(entry.guard.handle(), Instant::now()) {
             true => Ok(()),
-            false => Err(Fault::late(&self.shown())),
+            false => Err(AwsError::lease_ended(&self.describe())),
         };
-        let ask = |entries: &[Acting]| self.ask_in_time(&facts.url, entries);
-        for (entry, result) in self.patiently(entries, check, |_, _| false, ask).await {
-            let Acting { mut busy, change, sender } = entry;
+        let ask = |entries: &[PendingSettle]| self.settle_before_expiry(&info.url, entries);
+        for (entry, result) in self.request_with_retries(entries, check, |_, _| false, ask).await {
+            let PendingSettle { mut guard, change, sender } = entry;
             let result = match (result, change) {
                 (Ok(_), Some((seconds, false))) => {
-                    busy.release(Some(after(asked, Duration::from_secs(seconds.unsigned_abs().into()))));
+                    guard.release(Some(after(asked, Duration::from_secs(seconds.unsigned_abs().into()))));
                     Ok(())
                 }
                 (Ok(_), _) => {
-                    busy.end();
+                    guard.end();
                     Ok(())
                 }
-                (Err(fault), _) if fault.is_stale_receipt() => {
-                    busy.end();
-                    Err(busy.gone())
+                (Err(aws_error), _) if aws_error.is_stale_receipt() => {
+                    guard.end();
+                    Err(guard.gone())
                 }
-                (Err(fault), _) => {
-                    busy.release(None);
-                    Err(self.failed(fault))
+                (Err(aws_error), _) => {
+                    guard.release(None);
+                    Err(self.error(aws_error))
                 }
             };
             sender.send(result);
@@ -218,64 +219,64 @@ impl Queue {
     }
 
     /// Asks until the first of the leases has ended: nothing is asked for with a receipt that is not good any more.
-    fn ask_in_time<'a>(
+    fn settle_before_expiry<'a>(
         &'a self,
         url: &str,
-        entries: &[Acting],
-    ) -> impl Future<Output = Result<Outcome, Fault>> + Send + use<'a> {
-        let left = entries.iter().map(|entry| self.leases.left(entry.busy.handle())).min().unwrap_or_default();
-        let answer = self.ask_acts(url, entries);
+        entries: &[PendingSettle],
+    ) -> impl Future<Output = Result<BatchResponse, AwsError>> + Send + use<'a> {
+        let left = entries.iter().map(|entry| self.leases.left(entry.guard.handle())).min().unwrap_or_default();
+        let answer = self.settle_request(url, entries);
         async move {
             let answer = unless(Sleep::for_(SystemClock::shared(), left), answer).await;
-            answer.unwrap_or_else(|| Err(Fault::cut(&self.shown())))
+            answer.unwrap_or_else(|| Err(AwsError::abandoned(&self.describe())))
         }
     }
 
-    fn ask_acts<'a>(
+    fn settle_request<'a>(
         &'a self,
         url: &str,
-        entries: &[Acting],
-    ) -> Pin<Box<dyn Future<Output = Result<Outcome, Fault>> + Send + 'a>> {
-        let client = &self.region.client;
-        let failed = || self.shown();
-        if let [Acting { busy, change, .. }] = entries {
-            let handle = busy.handle().to_string();
+        entries: &[PendingSettle],
+    ) -> Pin<Box<dyn Future<Output = Result<BatchResponse, AwsError>> + Send + 'a>> {
+        let client = &self.client.sdk;
+        let failed = || self.describe();
+        if let [PendingSettle { guard, change, .. }] = entries {
+            let handle = guard.handle().to_string();
             let done = || Ok((vec![("0".into(), String::new())], Vec::new()));
             let Some((seconds, _)) = change else {
                 let request = client.delete_message().queue_url(url).receipt_handle(handle).send();
                 return Box::pin(async move {
-                    request.await.map_err(|error| fault(&failed(), error))?;
+                    request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
                     done()
                 });
             };
             let request = client.change_message_visibility().queue_url(url).receipt_handle(handle);
             let request = request.visibility_timeout(*seconds).send();
             return Box::pin(async move {
-                request.await.map_err(|error| fault(&failed(), error))?;
+                request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
                 done()
             });
         }
         if entries.iter().all(|entry| entry.change.is_none()) {
             let entries = entries.iter().enumerate().map(|(at, entry)| {
-                let entry = DeleteEntry::builder().id(at.to_string()).receipt_handle(entry.busy.handle().to_string());
+                let entry = DeleteEntry::builder().id(at.to_string()).receipt_handle(entry.guard.handle().to_string());
                 entry.build().expect("it has an id and a receipt")
             });
             let request = client.delete_message_batch().queue_url(url).set_entries(Some(entries.collect())).send();
             return Box::pin(async move {
-                let answer = request.await.map_err(|error| fault(&failed(), error))?;
+                let answer = request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
                 Ok((answer.successful.into_iter().map(|entry| (entry.id, String::new())).collect(), answer.failed))
             });
         }
         let entries = entries.iter().enumerate().map(|(at, entry)| {
             let entry_builder =
-                ChangeEntry::builder().id(at.to_string()).receipt_handle(entry.busy.handle().to_string());
+                ChangeEntry::builder().id(at.to_string()).receipt_handle(entry.guard.handle().to_string());
             let seconds = entry.change.map_or(0, |(seconds, _)| seconds);
             entry_builder.visibility_timeout(seconds).build().expect("it has an id and a receipt")
         });
         let request =
             client.change_message_visibility_batch().queue_url(url).set_entries(Some(entries.collect())).send();
         Box::pin(async move {
-            let answer = request.await.map_err(|error| fault(&failed(), error))?;
+            let answer = request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
             Ok((answer.successful.into_iter().map(|entry| (entry.id, String::new())).collect(), answer.failed))
         })
     }
