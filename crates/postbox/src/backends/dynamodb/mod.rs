@@ -1,5 +1,6 @@
-//! Replies in a DynamoDB table, for SQS, which has no place for them.
+//! Replies in a DynamoDB table. The SQS backend uses it, because SQS has no place for replies.
 
+mod config;
 mod format;
 mod replies;
 mod table;

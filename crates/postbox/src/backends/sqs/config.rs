@@ -1,4 +1,4 @@
-//! Where a URI leads: a region, or a server that does as one.
+//! What a URI says, and how the AWS SDK is configured. `dynamodb/` configures the SDK in the same way.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -12,28 +12,29 @@ use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::{Builder, Connector};
 
-use super::client::SqsConfig;
-use super::queue::lock;
+use super::send::{FIFO_ID_RULE, is_fifo_id};
 use super::{Inner, SqsBackend};
 use crate::backends::dynamodb::DynamoDbReplyStore;
+use crate::backends::lock;
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::resolver::address::{Uri, decoded, without_secrets};
 use crate::runtime::io_thread;
 
-/// The options of a URI that are about the place, not about the mailbox.
+/// The options of a URI that concern the backend, not one mailbox.
 pub(crate) const OPTIONS: &[&str] =
     &["endpoint", "create", "gather", "group", "profile", "replies", "replies_endpoint"];
 
-/// How long one attempt of a request may take, and all of them.
+/// The timeout of one attempt of a request.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout of a request with all its attempts.
 pub(super) const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Places that are open: two opens of one share what is known of its queues, and connections.
-static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
+/// The open backends by region and options. Two opens of the same URI share one.
+static OPEN_BACKENDS: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 
-/// The SDK's own settings (of the environment, the profile and the machine), with limits of time for each request and all its
-/// attempts. HTTP goes through the proxies that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
+/// The SDK's own configuration (environment, profile and machine), with timeouts for each request
+/// and its attempts. HTTP uses the proxies that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
 ///
 /// ```no_run
 /// # async fn example() {
@@ -42,15 +43,15 @@ static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 /// # }
 /// ```
 pub fn defaults() -> ConfigLoader {
-    let patience = TimeoutConfig::builder()
+    let timeouts = TimeoutConfig::builder()
         .connect_timeout(Duration::from_secs(3))
         .operation_attempt_timeout(ATTEMPT_TIMEOUT)
         .operation_timeout(OPERATION_TIMEOUT)
         .build();
-    aws_config::defaults(BehaviorVersion::latest()).http_client(http_client()).timeout_config(patience)
+    aws_config::defaults(BehaviorVersion::latest()).http_client(http_client()).timeout_config(timeouts)
 }
 
-/// The SDK's HTTP client, with TLS by ring.
+/// The SDK's HTTP client, with TLS by rustls and ring.
 fn http_client() -> SharedHttpClient {
     Builder::new().build_with_connector_fn(|settings, components| {
         let mut connector = Connector::builder().proxy_config(ProxyConfig::from_env());
@@ -60,12 +61,8 @@ fn http_client() -> SharedHttpClient {
     })
 }
 
-/// What the environment, the profile and the URI say, credentials by the SDK's own chain.
-pub(in crate::backends) async fn load_sdk_config(
-    region: &str,
-    endpoint: Option<&str>,
-    profile: Option<&str>,
-) -> SdkConfig {
+/// Loads the SDK's configuration. What the URI says overrides the environment and the profile.
+pub(crate) async fn load_sdk_config(region: &str, endpoint: Option<&str>, profile: Option<&str>) -> SdkConfig {
     let mut loader = defaults();
     if !region.is_empty() {
         loader = loader.region(Region::new(region.to_string()));
@@ -79,21 +76,48 @@ pub(in crate::backends) async fn load_sdk_config(
     loader.load().await
 }
 
-pub(in crate::backends) fn check_endpoint(value: &str) -> Result<(), Error> {
+pub(crate) fn check_endpoint(value: &str) -> Result<(), Error> {
     if value.starts_with("http://") || value.starts_with("https://") {
         return Ok(());
     }
     Err(Error::invalid("endpoint", format!("{:?}", without_secrets(value)), "a URL like http://localhost:4566"))
 }
 
-pub(in crate::backends) fn is_region(text: &str) -> bool {
+pub(crate) fn is_region(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-pub(in crate::backends) fn parse_bool(parameter: &'static str, value: &str) -> Result<bool, Error> {
+pub(crate) fn parse_bool(parameter: &'static str, value: &str) -> Result<bool, Error> {
     value.parse().map_err(|_| Error::invalid(parameter, format!("{value:?}"), "true or false"))
 }
 
+/// What a URI or a builder says of all mailboxes of a backend.
+#[derive(Clone, Debug)]
+pub(super) struct SqsConfig {
+    /// Create queues that do not exist.
+    pub(super) create_missing: bool,
+    /// Let concurrent operations share requests.
+    pub(super) gather: bool,
+    /// The group of messages without one, on FIFO queues.
+    pub(super) default_group: Option<String>,
+}
+
+impl Default for SqsConfig {
+    fn default() -> Self {
+        SqsConfig { create_missing: false, gather: true, default_group: None }
+    }
+}
+
+impl SqsConfig {
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.default_group.as_ref().filter(|group| !is_fifo_id(group)) {
+            Some(group) => Err(Error::invalid("group", format!("{group:?}"), FIFO_ID_RULE)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
 struct UriOptions {
     config: SqsConfig,
     endpoint: Option<String>,
@@ -102,72 +126,66 @@ struct UriOptions {
     replies_endpoint: Option<String>,
 }
 
-fn uri_options(uri: &Uri) -> Result<UriOptions, Error> {
-    let mut options = UriOptions {
-        config: SqsConfig::default(),
-        endpoint: None,
-        profile: None,
-        replies: None,
-        replies_endpoint: None,
-    };
-    for (name, value) in &uri.options {
-        match name.as_str() {
-            "endpoint" => options.endpoint = Some(value.clone()),
-            "create" => options.config.creates = parse_bool("create", value)?,
-            "gather" => options.config.gathers = parse_bool("gather", value)?,
-            "group" => options.config.group = Some(value.clone()),
-            "profile" => options.profile = Some(value.clone()),
-            "replies" => options.replies = Some(value.clone()),
-            "replies_endpoint" => options.replies_endpoint = Some(value.clone()),
-            _ => {}
+impl UriOptions {
+    fn parse(uri: &Uri) -> Result<Self, Error> {
+        let mut options = Self::default();
+        for (name, value) in &uri.options {
+            match name.as_str() {
+                "endpoint" => options.endpoint = Some(value.clone()),
+                "create" => options.config.create_missing = parse_bool("create", value)?,
+                "gather" => options.config.gather = parse_bool("gather", value)?,
+                "group" => options.config.default_group = Some(value.clone()),
+                "profile" => options.profile = Some(value.clone()),
+                "replies" => options.replies = Some(value.clone()),
+                "replies_endpoint" => options.replies_endpoint = Some(value.clone()),
+                _ => {}
+            }
         }
+        options.endpoint.iter().chain(&options.replies_endpoint).try_for_each(|value| check_endpoint(value))?;
+        options.config.check()?;
+        Ok(options)
     }
-    options.endpoint.iter().chain(&options.replies_endpoint).try_for_each(|value| check_endpoint(value))?;
-    options.config.check()?;
-    Ok(options)
+
+    async fn connect(self, region: &str) -> Result<SqsBackend, Error> {
+        let (endpoint, profile) = (self.endpoint.as_deref(), self.profile.as_deref());
+        let sdk_config = load_sdk_config(region, endpoint, profile).await;
+        let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&sdk_config));
+        builder.endpoint = endpoint.map(without_secrets);
+        if let Some(uri) = self.replies {
+            let endpoint = self.replies_endpoint.as_deref().or(endpoint);
+            let store = DynamoDbReplyStore::open_with(&uri, endpoint, profile, self.config.create_missing).await?;
+            builder = builder.replies(Arc::new(store));
+        }
+        builder.config = self.config;
+        Ok(builder.build())
+    }
 }
 
+/// Opens the backend of a URI. `uri` no longer has the name of the mailbox.
 pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
     let region = decoded(&uri.place);
     if !is_region(&region) {
         return Answer::ready(Err(Error::resolution(text, "that is no region; write sqs://eu-west-1/name")));
     }
-    let options = match uri_options(uri) {
+    let options = match UriOptions::parse(uri) {
         Ok(options) => options,
         Err(error) => return Answer::ready(Err(error)),
     };
-    let place: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
-    let key = format!("{region} {place:?}");
-    if let Some(inner) = opened(&key) {
+    let key: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
+    let key = format!("{region} {key:?}");
+    if let Some(inner) = lock(&OPEN_BACKENDS).as_ref().and_then(|open| open.get(&key)?.upgrade()) {
         return Answer::ready(Ok(SqsBackend { inner }));
     }
     io_thread::ask(async move {
-        let UriOptions { config, endpoint, profile, replies, replies_endpoint } = options;
-        let sdk_config = load_sdk_config(&region, endpoint.as_deref(), profile.as_deref()).await;
-        let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&sdk_config));
-        builder.at = endpoint.as_deref().map(without_secrets);
-        if let Some(uri) = replies {
-            let endpoint = replies_endpoint.as_deref().or(endpoint.as_deref());
-            let store = DynamoDbReplyStore::open_with(&uri, endpoint, profile.as_deref(), config.creates).await?;
-            builder = builder.replies(Arc::new(store));
-        }
-        builder.config = config;
-        let backend = builder.build();
-        let mut open = lock(&OPEN);
+        let backend = options.connect(&region).await?;
+        let mut open = lock(&OPEN_BACKENDS);
         let open = open.get_or_insert_default();
         open.retain(|_, inner| inner.strong_count() > 0);
-        // Another open may have been quicker.
-        let inner = match open.get(&key).and_then(Weak::upgrade) {
-            Some(inner) => inner,
-            None => {
-                open.insert(key, Arc::downgrade(&backend.inner));
-                backend.inner
-            }
-        };
-        Ok(SqsBackend { inner })
+        // A concurrent open of the same URI may have finished first.
+        if let Some(inner) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(SqsBackend { inner });
+        }
+        open.insert(key, Arc::downgrade(&backend.inner));
+        Ok(backend)
     })
-}
-
-fn opened(key: &str) -> Option<Arc<Inner>> {
-    lock(&OPEN).as_ref()?.get(key)?.upgrade()
 }

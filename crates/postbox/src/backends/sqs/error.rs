@@ -1,4 +1,4 @@
-//! The one place in which errors of AWS and of its client library become ours.
+//! Maps the errors of AWS and of its SDK to [`Error`]. `dynamodb/` uses it too.
 
 use std::error::Error as StdError;
 use std::fmt::Write as _;
@@ -9,20 +9,27 @@ use aws_sdk_sqs::types::BatchResultErrorEntry;
 
 use crate::error::Error;
 
-/// A refusal or a failure: its code, if AWS gave one, and our error.
+/// The error of one request, or of one entry of a batch.
 #[derive(Clone, Debug)]
-pub(in crate::backends) struct AwsError {
+pub(crate) struct AwsError {
+    /// AWS's error code. Empty if there was no response.
     code: String,
-    /// Whether AWS has answered.
-    pub(in crate::backends) is_response: bool,
-    pub(in crate::backends) error: Error,
+    has_response: bool,
+    error: Error,
 }
 
-/// What stands before codes of SQS's older protocol, which the newer one repeats in a header.
-const BEFORE: &[&str] = &["AWS.SimpleQueueService.", "KMS."];
-const MISSING: &[&str] = &["QueueDoesNotExist", "NonExistentQueue", "ResourceNotFoundException"];
-const STALE: &str = "ReceiptHandleIsInvalid";
-const CUT: &str = "NoAnswerInTime";
+impl From<AwsError> for Error {
+    fn from(error: AwsError) -> Self {
+        error.error
+    }
+}
+
+/// SQS's query protocol puts these before its codes, and the JSON protocol repeats them in a header.
+const CODE_PREFIXES: &[&str] = &["AWS.SimpleQueueService.", "KMS."];
+const NOT_FOUND: &[&str] = &["QueueDoesNotExist", "NonExistentQueue", "ResourceNotFoundException"];
+const INVALID_RECEIPT: &str = "ReceiptHandleIsInvalid";
+/// Our own code: SQS has none for it.
+const ABANDONED: &str = "NoAnswerInTime";
 const THROTTLED: &[&str] = &[
     "RequestThrottled",
     "Throttling",
@@ -35,7 +42,7 @@ const THROTTLED: &[&str] = &[
     "KmsThrottled",
 ];
 const NOT_PERMITTED: &[&str] = &["AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "KmsAccessDenied"];
-const NOT_KNOWN: &[&str] = &[
+const BAD_CREDENTIALS: &[&str] = &[
     "InvalidClientTokenId",
     "UnrecognizedClientException",
     "SignatureDoesNotMatch",
@@ -47,7 +54,7 @@ const NOT_KNOWN: &[&str] = &[
     "ExpiredToken",
     "ExpiredTokenException",
 ];
-const PASSING: &[&str] = &[
+const TRANSIENT: &[&str] = &[
     "InternalError",
     "InternalFailure",
     "InternalServerError",
@@ -59,143 +66,151 @@ const PASSING: &[&str] = &[
 ];
 
 impl AwsError {
-    pub(in crate::backends) fn is_missing(&self) -> bool {
-        MISSING.contains(&self.code.as_str())
-    }
-
-    pub(in crate::backends) fn is_not_permitted(&self) -> bool {
-        NOT_PERMITTED.contains(&self.code.as_str())
-    }
-
-    /// A refusal of what was asked for, not of who asks or where.
-    pub(in crate::backends) fn is_about_content(&self) -> bool {
-        let is_about_else = self.is_missing() || self.is_not_permitted() || NOT_KNOWN.contains(&self.code.as_str());
-        self.is_response && !self.error.is_transient() && !is_about_else
-    }
-
-    /// The receipt is not good any more.
-    pub(in crate::backends) fn is_stale_receipt(&self) -> bool {
-        matches!(self.code.as_str(), STALE | "MessageNotInflight" | "InvalidIdFormat")
-            || self.code == "InvalidParameterValue" && self.error.to_string().to_lowercase().contains("receipt handle")
-    }
-
-    pub(in crate::backends) fn is_over_limit(&self) -> bool {
-        self.is("OverLimit")
-    }
-
-    pub(in crate::backends) fn is(&self, code: &str) -> bool {
-        self.code == code
-    }
-
-    /// The same, in other words. It passes.
-    pub(in crate::backends) fn with_message(self, message: String) -> Self {
-        AwsError { error: Error::connection(message), ..self }
-    }
-
-    /// What became of one entry of a batch.
-    pub(in crate::backends) fn from_entry(place: &str, entry: BatchResultErrorEntry) -> Self {
-        let text = entry.message.unwrap_or_default();
-        Self::from_response(place, entry.code, &text, !entry.sender_fault, None)
-    }
-
-    /// Something that should be in an answer is not.
-    pub(in crate::backends) fn missing_entry(place: &str) -> Self {
-        Self::from_response(place, "IncompleteAnswer".into(), "it says nothing of this entry", true, None)
-    }
-
-    /// A request was given up, since part of it is not good any more. Nobody knows what was done.
-    pub(in crate::backends) fn abandoned(place: &str) -> Self {
-        Self::from_response(place, CUT.into(), "it did not answer before a lease ended", true, None)
-    }
-
-    pub(in crate::backends) fn is_abandoned(&self) -> bool {
-        self.is(CUT)
-    }
-
-    /// The lease has ended.
-    pub(in crate::backends) fn lease_ended(place: &str) -> Self {
-        Self::from_response(place, STALE.into(), "its lease has ended", false, None)
-    }
-
-    fn from_response(
-        place: &str,
-        code: String,
-        text: &str,
-        is_server_fault: bool,
-        source: Option<Arc<dyn StdError + Send + Sync>>,
-    ) -> AwsError {
-        let code = BEFORE.iter().find_map(|before| code.strip_prefix(before)).unwrap_or(&code).to_string();
-        let has = |codes: &[&str]| codes.contains(&code.as_str());
-        // What follows the first line may repeat the request, with the token of a session in it.
-        let (text, source) = match has(NOT_KNOWN) {
-            true => (text.lines().next().unwrap_or_default(), None),
-            false => (text, source),
-        };
-        let transient = is_server_fault || has(THROTTLED) || has(PASSING);
-        let hint = match () {
-            () if has(THROTTLED) => "throttles; slow down, or ask AWS for more",
-            () if has(NOT_PERMITTED) => "does not permit that to these credentials",
-            () if has(NOT_KNOWN) => "does not accept these credentials",
-            () if is_server_fault => "failed",
-            () => "refuses",
-        };
-        let message = if text.is_empty() {
-            format!("{place} {hint} ({code})")
-        } else {
-            format!("{place} {hint} ({code}): {text}")
-        };
-        AwsError { code, is_response: true, error: Error::Connection { message, transient, source } }
-    }
-
-    /// What a request ended with.
-    pub(in crate::backends) fn from_sdk<E>(place: &str, error: SdkError<E>) -> AwsError
+    /// The error of a request. `target` is the queue or the table, as error messages name it.
+    pub(crate) fn new<E>(target: &str, error: SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
     {
-        let status = error.raw_response().map(|response| response.status().as_u16());
+        let status = error.raw_response().map_or(0, |response| response.status().as_u16());
         match error {
             SdkError::ServiceError(service) => {
                 let error = service.into_err();
-                let code = error.code().unwrap_or_default().to_string();
                 let text = error.message().unwrap_or_default().to_string();
-                let is_server_fault = status.is_some_and(|status| status >= 500);
-                let code = if code.is_empty() { format!("HTTP {}", status.unwrap_or_default()) } else { code };
-                Self::from_response(place, code, &text, is_server_fault, Some(Arc::new(error)))
+                let code = error.code().filter(|code| !code.is_empty());
+                let code = code.map_or_else(|| format!("HTTP {status}"), String::from);
+                Self::from_response(target, &code, &text, status >= 500, Some(Arc::new(error)))
             }
-            other => {
-                let chain = chain(&other);
-                let says = |sign: &str| chain.to_lowercase().contains(sign);
-                // Who has no credentials now will have none in a second, unless it was only that they did not come in time, or that
-                // the place could not be reached which has them.
-                let below = other.source().map_or_else(String::new, self::chain).to_lowercase();
-                let is_unreached = says("timed out") || below.contains("dispatch failure") && !says("not enabled");
-                let is_final = matches!(&other, SdkError::ConstructionFailure(_))
-                    || says("credential") && !is_unreached
-                    || ["certificate", "unknownissuer", "missing region"].into_iter().any(says);
-                let hint = match () {
-                    () if says("missing region") => {
-                        "cannot be asked: no region (write sqs://eu-west-1/name, or set AWS_REGION)"
-                    }
-                    () if says("credential") && !is_final => "cannot be asked: its credentials could not be had",
-                    () if says("credential") => {
-                        "cannot be asked: no credentials (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or have a profile or a role)"
-                    }
-                    () if is_final => "cannot be asked",
-                    () => "cannot be reached, or does not answer",
-                };
-                let message = format!("{place} {hint}: {chain}");
-                AwsError {
-                    code: String::new(),
-                    is_response: false,
-                    error: Error::Connection { message, transient: !is_final, source: Some(Arc::new(Text(chain))) },
-                }
-            }
+            other => Self::without_response(target, &other),
         }
+    }
+
+    /// The error of one entry of a batch.
+    pub(super) fn from_entry(target: &str, entry: BatchResultErrorEntry) -> Self {
+        let text = entry.message.unwrap_or_default();
+        Self::from_response(target, &entry.code, &text, !entry.sender_fault, None)
+    }
+
+    /// The response to a batch lacks an entry.
+    pub(super) fn missing_entry(target: &str) -> Self {
+        Self::from_response(target, "IncompleteAnswer", "the response lacks this entry", true, None)
+    }
+
+    /// The request was abandoned because a lease in it ended. SQS may have executed it.
+    pub(super) fn abandoned(target: &str) -> Self {
+        Self::from_response(target, ABANDONED, "no response before a lease ended", true, None)
+    }
+
+    /// The lease ended before the request was sent.
+    pub(super) fn lease_ended(target: &str) -> Self {
+        Self::from_response(target, INVALID_RECEIPT, "its lease has ended", false, None)
+    }
+
+    fn from_response(
+        target: &str,
+        code: &str,
+        text: &str,
+        is_server_fault: bool,
+        source: Option<Arc<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        let code = CODE_PREFIXES.iter().find_map(|prefix| code.strip_prefix(prefix)).unwrap_or(code);
+        let is_one_of = |codes: &[&str]| codes.contains(&code);
+        // After the first line AWS may repeat the request, session token included.
+        let (text, source) = match is_one_of(BAD_CREDENTIALS) {
+            true => (text.lines().next().unwrap_or_default(), None),
+            false => (text, source),
+        };
+        let transient = is_server_fault || is_one_of(THROTTLED) || is_one_of(TRANSIENT);
+        let hint = match () {
+            () if is_one_of(THROTTLED) => "throttles; slow down, or ask AWS for a higher limit",
+            () if is_one_of(NOT_PERMITTED) => "does not permit that to these credentials",
+            () if is_one_of(BAD_CREDENTIALS) => "does not accept these credentials",
+            () if is_server_fault => "failed",
+            () => "refuses",
+        };
+        let colon = if text.is_empty() { "" } else { ": " };
+        let message = format!("{target} {hint} ({code}){colon}{text}");
+        AwsError { code: code.to_string(), has_response: true, error: Error::Connection { message, transient, source } }
+    }
+
+    fn without_response<E: StdError + 'static>(target: &str, error: &SdkError<E>) -> Self {
+        let chain = error_chain(error);
+        let says = |text: &str| chain.to_lowercase().contains(text);
+        // Missing credentials are final. Credentials that timed out, or whose provider could not be
+        // reached, may load the next time.
+        let causes = error.source().map_or_else(String::new, error_chain).to_lowercase();
+        let is_unreachable = says("timed out") || causes.contains("dispatch failure") && !says("not enabled");
+        let is_final = matches!(error, SdkError::ConstructionFailure(_))
+            || says("credential") && !is_unreachable
+            || ["certificate", "unknownissuer", "missing region"].into_iter().any(says);
+        let hint = match () {
+            () if says("missing region") => {
+                "cannot be called: no region (write sqs://eu-west-1/name, or set AWS_REGION)"
+            }
+            () if says("credential") && !is_final => "cannot be called: its credentials could not be loaded",
+            () if says("credential") => {
+                "cannot be called: no credentials (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or configure a \
+                 profile or a role)"
+            }
+            () if is_final => "cannot be called",
+            () => "cannot be reached, or does not answer",
+        };
+        let message = format!("{target} {hint}: {chain}");
+        let error = Error::Connection { message, transient: !is_final, source: Some(Arc::new(Text(chain))) };
+        AwsError { code: String::new(), has_response: false, error }
+    }
+
+    /// The same error with another message. It is transient.
+    pub(super) fn with_message(self, message: String) -> Self {
+        AwsError { error: Error::connection(message), ..self }
+    }
+
+    pub(crate) fn has_code(&self, code: &str) -> bool {
+        self.code == code
+    }
+
+    /// The queue or the table does not exist.
+    pub(crate) fn is_not_found(&self) -> bool {
+        NOT_FOUND.contains(&self.code.as_str())
+    }
+
+    pub(super) fn has_response(&self) -> bool {
+        self.has_response
+    }
+
+    pub(super) fn is_transient(&self) -> bool {
+        self.error.is_transient()
+    }
+
+    pub(super) fn is_not_permitted(&self) -> bool {
+        NOT_PERMITTED.contains(&self.code.as_str())
+    }
+
+    /// SQS refuses the content of the request, not its credentials or its queue.
+    pub(super) fn is_about_content(&self) -> bool {
+        let is_about_access =
+            self.is_not_found() || self.is_not_permitted() || BAD_CREDENTIALS.contains(&self.code.as_str());
+        self.has_response && !self.is_transient() && !is_about_access
+    }
+
+    /// The receipt is no longer valid.
+    pub(super) fn is_expired_receipt(&self) -> bool {
+        matches!(self.code.as_str(), INVALID_RECEIPT | "MessageNotInflight" | "InvalidIdFormat")
+            || self.has_code("InvalidParameterValue")
+                && self.error.to_string().to_lowercase().contains("receipt handle")
+    }
+
+    /// Too many messages of the queue are in flight.
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.has_code("OverLimit")
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.has_code(ABANDONED)
     }
 }
 
-/// What an error and its causes say. Their debug forms could have more than anybody should see.
-fn chain(error: &dyn StdError) -> String {
+/// The messages of an error and of its causes. `Debug` output is avoided: it may contain secrets.
+fn error_chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

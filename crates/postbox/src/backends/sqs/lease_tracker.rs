@@ -1,165 +1,163 @@
-//! What this process has been handed and has not finished.
+//! The deadline of every delivery that this process has received and not settled.
 //!
-//! SQS says success to a receipt whose lease has ended, and sometimes acts on it. So it is decided here, before SQS is asked: a
-//! receipt is good until its deadline, once, and for one act at a time.
+//! SQS answers with success to a receipt whose lease has ended, and sometimes executes the request.
+//! So the tracker decides before a request is sent. A receipt is valid until its deadline, and for
+//! one operation at a time.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use super::message_format::ReceivedMessage;
 use crate::backend::Delivery;
+use crate::backends::lock;
 use crate::mailbox::id::ReceiptHandle;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 
 #[derive(Default)]
 pub(super) struct LeaseTracker {
-    held: Mutex<Held>,
-    /// An act has ended.
+    state: Mutex<State>,
+    /// Notified when an operation on a delivery ends.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Held {
+struct State {
     leases: HashMap<ReceiptHandle, Lease>,
-    /// How many bytes of bodies they have.
-    bytes: usize,
-    /// How many there may be, and how many bytes, before the next look for those that have ended.
-    most: (usize, usize),
+    body_bytes: usize,
+    /// The number of leases and of body bytes at which expired leases are removed.
+    sweep_at: (usize, usize),
 }
 
-impl Held {
+impl State {
     fn remove(&mut self, handle: &ReceiptHandle) {
         if let Some(lease) = self.leases.remove(handle) {
-            self.bytes -= lease.delivery.body.len();
+            self.body_bytes -= lease.delivery.body.len();
         }
     }
 }
 
 struct Lease {
-    /// When it was given. SQS lets it last for so long from then.
-    since: Instant,
-    until: Instant,
+    received_at: Instant,
+    deadline: Instant,
+    /// An operation on the delivery is in progress.
     is_settling: bool,
     delivery: Delivery,
     group: Option<String>,
 }
 
-/// Whether an act may begin.
+/// Whether an operation on a delivery may begin.
 #[derive(Debug, PartialEq)]
 pub(super) enum BeginSettle {
-    /// It may, and nothing else until it has ended. The lease lasts until then.
+    /// It has begun, and no other one begins until it ends. The lease ends at this deadline.
     Begun(Instant),
-    /// Another one is under way.
+    /// Another operation is in progress.
     Busy,
     /// The lease has ended.
     Expired,
 }
 
-/// A process that crashes and a queue that loses nothing need no more than this many entries checked at a time.
-const FEW: usize = 1_000;
-/// The same in bytes.
-const FEW_BYTES: usize = 16 << 20;
+/// Expired leases are not removed while there are fewer leases than this.
+const MIN_SWEEP_LEASES: usize = 1_000;
+/// Expired leases are not removed while bodies have fewer bytes than this.
+const MIN_SWEEP_BYTES: usize = 16 << 20;
 
 impl LeaseTracker {
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
-    pub(super) fn add(&self, received: &ReceivedMessage, since: Instant, until: Instant) {
-        let mut held = self.lock();
-        if held.leases.len() >= held.most.0.max(FEW) || held.bytes >= held.most.1.max(FEW_BYTES) {
+    pub(super) fn add(&self, received: &ReceivedMessage, received_at: Instant, deadline: Instant) {
+        let mut state = self.lock();
+        if state.leases.len() >= state.sweep_at.0.max(MIN_SWEEP_LEASES)
+            || state.body_bytes >= state.sweep_at.1.max(MIN_SWEEP_BYTES)
+        {
             let now = Instant::now();
-            held.leases.retain(|_, lease| lease.until > now || lease.is_settling);
-            held.bytes = held.leases.values().map(|lease| lease.delivery.body.len()).sum();
-            held.most = (held.leases.len() * 2, held.bytes * 2);
+            state.leases.retain(|_, lease| lease.deadline > now || lease.is_settling);
+            state.body_bytes = state.leases.values().map(|lease| lease.delivery.body.len()).sum();
+            state.sweep_at = (state.leases.len() * 2, state.body_bytes * 2);
         }
         let delivery = received.delivery.clone();
         let handle = delivery.receipt_handle.clone();
-        held.remove(&handle);
-        held.bytes += delivery.body.len();
-        held.leases.insert(handle, Lease { since, until, is_settling: false, delivery, group: received.group.clone() });
+        state.remove(&handle);
+        state.body_bytes += delivery.body.len();
+        let group = received.group.clone();
+        state.leases.insert(handle, Lease { received_at, deadline, is_settling: false, delivery, group });
     }
 
     pub(super) fn begin(&self, handle: &ReceiptHandle) -> BeginSettle {
-        let mut held = self.lock();
-        match held.leases.get_mut(handle) {
+        let mut state = self.lock();
+        match state.leases.get_mut(handle) {
             Some(lease) if lease.is_settling => BeginSettle::Busy,
-            Some(lease) if lease.until > Instant::now() => {
+            Some(lease) if lease.deadline > Instant::now() => {
                 lease.is_settling = true;
-                BeginSettle::Begun(lease.until)
+                BeginSettle::Begun(lease.deadline)
             }
             Some(_) => {
-                held.remove(handle);
+                state.remove(handle);
                 BeginSettle::Expired
             }
             None => BeginSettle::Expired,
         }
     }
 
-    /// How much is left of a lease.
-    pub(super) fn left(&self, handle: &ReceiptHandle) -> Duration {
-        let until = self.lock().leases.get(handle).map(|lease| lease.until);
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
-    }
-
-    /// Since when it has been leased.
-    pub(super) fn age(&self, handle: &ReceiptHandle) -> Duration {
-        let since = self.lock().leases.get(handle).map(|lease| lease.since);
-        since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    /// The same, after what is under way, but not after the deadline: whoever acts may have stopped looking after it. `None`: the
-    /// lease has ended.
-    pub(super) async fn begin_after(&self, handle: &ReceiptHandle) -> Option<Instant> {
+    /// Waits until the operation in progress ends, then begins. `None` if the lease has ended, also
+    /// while another operation is in progress.
+    pub(super) async fn begin_when_idle(&self, handle: &ReceiptHandle) -> Option<Instant> {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
             match self.begin(handle) {
-                BeginSettle::Begun(until) => return Some(until),
+                BeginSettle::Begun(deadline) => return Some(deadline),
                 BeginSettle::Expired => return None,
                 BeginSettle::Busy => {
-                    let left = self.left(handle);
-                    if left.is_zero() {
+                    let remaining = self.remaining(handle);
+                    if remaining.is_zero() {
                         return None;
                     }
-                    unless(Sleep::for_(SystemClock::shared(), left), changed).await;
+                    unless(Sleep::for_(SystemClock::shared(), remaining), changed).await;
                 }
             }
         }
     }
 
-    /// Whether it has not ended by then.
-    pub(super) fn lasts(&self, handle: &ReceiptHandle, now: Instant) -> bool {
-        self.lock().leases.get(handle).is_some_and(|lease| lease.until > now)
+    /// The time until the deadline. Zero for an unknown receipt.
+    pub(super) fn remaining(&self, handle: &ReceiptHandle) -> Duration {
+        let deadline = self.lock().leases.get(handle).map(|lease| lease.deadline);
+        deadline.map_or(Duration::ZERO, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// What was delivered, for an act that needs it.
-    pub(super) fn content(&self, handle: &ReceiptHandle) -> Option<(Delivery, Option<String>)> {
+    /// The time since the delivery was received.
+    pub(super) fn age(&self, handle: &ReceiptHandle) -> Duration {
+        self.lock().leases.get(handle).map_or(Duration::ZERO, |lease| lease.received_at.elapsed())
+    }
+
+    /// The delivery and its message group.
+    pub(super) fn delivery(&self, handle: &ReceiptHandle) -> Option<(Delivery, Option<String>)> {
         self.lock().leases.get(handle).map(|lease| (lease.delivery.clone(), lease.group.clone()))
     }
 
-    /// The lease has ended.
-    pub(super) fn end(&self, handle: &ReceiptHandle) {
+    /// Ends an operation and the lease.
+    pub(super) fn end_lease(&self, handle: &ReceiptHandle) {
         self.lock().remove(handle);
         self.changed.notify_waiters();
     }
 
-    /// The act has ended and the lease has not. `until` if that has changed.
-    pub(super) fn release(&self, handle: &ReceiptHandle, until: Option<Instant>) {
+    /// Ends an operation and keeps the lease, with a new deadline if there is one.
+    pub(super) fn keep_lease(&self, handle: &ReceiptHandle, deadline: Option<Instant>) {
         if let Some(lease) = self.lock().leases.get_mut(handle) {
             lease.is_settling = false;
-            lease.until = until.unwrap_or(lease.until);
+            lease.deadline = deadline.unwrap_or(lease.deadline);
         }
         self.changed.notify_waiters();
     }
 }
 
-/// An instant so far ahead, or as far as there are any.
-pub(super) fn after(start: Instant, by: Duration) -> Instant {
-    start.checked_add(by).unwrap_or_else(|| start + Duration::from_secs(24 * 60 * 60))
+/// Adds a duration to an instant, or a day if the platform cannot represent the sum.
+pub(super) fn add_duration(start: Instant, duration: Duration) -> Instant {
+    start.checked_add(duration).unwrap_or_else(|| start + Duration::from_secs(24 * 60 * 60))
 }

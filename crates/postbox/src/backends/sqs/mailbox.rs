@@ -1,12 +1,11 @@
-//! A mailbox on a queue.
+//! A mailbox of SQS: the verbs of [`ByteMailbox`], on its [`Queue`].
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use super::queue::{Queue, lock};
+use super::queue::Queue;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
@@ -16,7 +15,7 @@ use crate::mailbox::operation::Answer;
 use crate::runtime::io_thread;
 
 pub(super) struct SqsMailbox {
-    pub(super) queue: Arc<Queue>,
+    queue: Arc<Queue>,
 }
 
 impl fmt::Debug for SqsMailbox {
@@ -25,40 +24,46 @@ impl fmt::Debug for SqsMailbox {
     }
 }
 
-/// The answers to a batch, when all are there.
-fn all<T: Send + 'static>(mut answers: Vec<Answer<T>>) -> Answer<Batch<T>> {
+/// Waits for the results of a batch.
+fn join<T: Send + 'static>(mut answers: Vec<Answer<T>>) -> Answer<Batch<T>> {
     match answers.len() {
-        1 => answers.pop().expect("there is one").map(|answer| Batch::from_buf([answer])),
+        1 => answers.pop().expect("the length is one").map(|answer| Batch::from_buf([answer])),
         _ => Answer::from_future(async move { join_all(answers).await.into() }),
     }
 }
 
 impl SqsMailbox {
+    pub(super) fn new(queue: Arc<Queue>) -> Self {
+        SqsMailbox { queue }
+    }
+
     fn unsupported<T>(&self, operation: &'static str) -> Answer<Result<T, Error>> {
         Answer::ready(Err(Error::Unsupported { backend: super::KIND, operation }))
     }
 
-    fn ask<T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'static>(
+    /// Runs an operation on the I/O thread.
+    fn run<T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'static>(
         &self,
-        act: impl FnOnce(Arc<Queue>) -> F,
+        operation: impl FnOnce(Arc<Queue>) -> F,
     ) -> Answer<Result<T, Error>> {
-        io_thread::ask(act(Arc::clone(&self.queue)))
+        io_thread::ask(operation(Arc::clone(&self.queue)))
     }
 }
 
 impl ByteMailbox for SqsMailbox {
     fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
-        // Whoever asks would wait for the reply of a message that was never stored: SQS does not tell a duplicate.
-        let is_request_once = |message: &Outgoing| {
-            let asks = message.headers.as_ref().is_some_and(|headers| headers.reply.is_some());
-            asks && message.special.as_ref().is_some_and(|special| special.deduplication.is_some())
+        // SQS does not tell a duplicate from the first message. The reply to a duplicate would never
+        // come.
+        let is_deduplicated_request = |message: &Outgoing| {
+            message.headers.as_ref().is_some_and(|headers| headers.reply.is_some())
+                && message.special.as_ref().is_some_and(|special| special.deduplication.is_some())
         };
-        if messages.iter().any(is_request_once) {
+        if messages.iter().any(is_deduplicated_request) {
             let operation = "send a request with a deduplication id: SQS does not tell which message was the first";
             let refuse = |_| Err(Error::Unsupported { backend: super::KIND, operation });
             return Answer::ready(messages.iter().map(refuse).collect());
         }
-        all(self.queue.send(messages))
+        join(self.queue.send(messages))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
@@ -66,49 +71,41 @@ impl ByteMailbox for SqsMailbox {
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
-        all(self.queue.acknowledge(receipts))
+        join(self.queue.acknowledge(receipts))
     }
 
     fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
-        all(self.queue.set_visibility(changes))
+        join(self.queue.set_visibility(changes))
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
-        let letters = letters
+    fn dead_letter(&self, entries: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+        let entries = entries
             .into_iter()
-            .map(|(receipt, reason)| self.ask(|queue| async move { queue.dead_letter(receipt, reason).await }));
-        all(letters.collect())
+            .map(|(receipt, reason)| self.run(|queue| async move { queue.dead_letter(receipt, reason).await }));
+        join(entries.collect())
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
-        self.ask(|queue| async move {
-            let info = queue.info().await?;
-            let last = *lock(&queue.purged);
-            let purged = queue.client.purge(&info.url, last).await.map_err(|aws_error| queue.error(aws_error))?;
-            *lock(&queue.purged) = Some(Instant::now());
-            Ok(purged)
-        })
+        self.run(|queue| async move { queue.purge().await })
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
-        self.ask(|queue| async move { Ok(queue.info().await?.url.clone()) })
+        self.run(|queue| async move { Ok(queue.info().await?.url.clone()) })
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        self.ask(|queue| async move {
-            let info = queue.info().await?;
-            let (_, [ready, delayed, in_flight]) =
-                queue.client.count(&info.url).await.map_err(|aws_error| queue.error(aws_error))?;
+        self.run(|queue| async move {
+            let [ready, delayed, in_flight] = queue.counts().await?;
             Ok(Counts::new(ready, delayed, in_flight, queue.count_dead_letters().await?))
         })
     }
 
     fn create(&self) -> Answer<Result<(), Error>> {
-        self.ask(|queue| async move { queue.create().await })
+        self.run(|queue| async move { queue.create().await })
     }
 
     fn delete(&self) -> Answer<Result<(), Error>> {
-        self.ask(|queue| async move { queue.delete().await })
+        self.run(|queue| async move { queue.delete().await })
     }
 
     fn cancel(&self, _: MessageId) -> Answer<Result<bool, Error>> {
@@ -120,14 +117,14 @@ impl ByteMailbox for SqsMailbox {
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.ask(move |queue| async move { queue.list_dead_letters(max).await })
+        self.run(move |queue| async move { queue.list_dead_letters(max).await })
     }
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
-        self.ask(|queue| async move { queue.redrive(which).await })
+        self.run(|queue| async move { queue.redrive(which).await })
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.ask(|queue| async move { queue.purge_dead_letters().await })
+        self.run(|queue| async move { queue.purge_dead_letters().await })
     }
 }

@@ -1,7 +1,8 @@
-//! A message as SQS keeps it: a text, up to ten attributes, and what the queue says of it.
+//! How a message is written for SQS: a text body, at most ten attributes, and SQS's own attributes.
 //!
-//! `docs/wire-format.md` describes it. Attributes of the sender are message attributes under their own names; everything else is
-//! in one attribute, [`HEADERS`], so that nine of the ten are the sender's. What SQS has no room for, or forbids, is in there too.
+//! `docs/wire-format.md` describes it. The sender's attributes are message attributes with the same
+//! names. Everything else is in the attribute [`HEADERS`], as are attributes that SQS refuses or has
+//! no room for.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -22,21 +23,27 @@ use crate::mailbox::id::MessageId;
 use crate::mailbox::trace::{TRACEPARENT, TRACESTATE};
 use crate::runtime::clock::Moment;
 
-/// The attribute with everything that is not the sender's.
-pub(super) const HEADERS: &str = "postbox.headers";
-/// How many attributes SQS takes, less the one above.
-const ROOM: usize = 9;
-/// What stands for a body of no bytes, which SQS does not take.
-const NOTHING: &str = "-";
+/// The message attribute with the [`Envelope`].
+const HEADERS: &str = "postbox.headers";
+/// The most attributes of the sender: SQS allows ten, and one is [`HEADERS`].
+const MAX_SENDER_ATTRIBUTES: usize = 9;
+/// The SQS body of a message without a body: SQS refuses an empty one.
+const EMPTY_BODY: &str = "-";
 
-/// What is in the one attribute, as JSON.
+/// Values of [`Envelope::body`].
+const BASE64: &str = "base64";
+const EMPTY: &str = "empty";
+
+/// The content of the attribute [`HEADERS`], as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Envelope<'a> {
+    /// `None` where SQS's id is the id of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "str::is_empty")]
     content_type: Cow<'a, str>,
+    /// How the body is encoded. `None` for a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,15 +55,16 @@ struct Envelope<'a> {
     enqueued_at: Option<u64>,
     #[serde(skip_serializing_if = "Attributes::is_empty")]
     attributes: Attributes<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dead: Option<DeathRecord>,
+    #[serde(skip_serializing_if = "Option::is_none", rename = "dead")]
+    dead_letter: Option<DeadLetterRecord>,
 }
 
-/// Further attributes. A reader keeps no more of them than a message may have, and counts the others.
+/// The attributes that are not message attributes. Deserializing keeps at most [`MAX_HEADERS`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 struct Attributes<'a> {
     kept: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    /// How many attributes were not kept.
     #[serde(skip)]
     left_out: usize,
 }
@@ -95,41 +103,38 @@ impl<'de> Deserialize<'de> for Attributes<'_> {
     }
 }
 
-/// What is written on a message that was moved to the dead letters by hand.
+/// What `dead_letter` records in a message. A message that SQS's policy moves has no record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub(super) struct DeathRecord {
+pub(super) struct DeadLetterRecord {
     pub(super) reason: String,
     /// Milliseconds since 1970.
     pub(super) at: u64,
+    /// Milliseconds since 1970.
     pub(super) enqueued_at: u64,
     pub(super) delivery_count: u32,
-    /// The queue that it comes from: others may have their dead letters in the same place.
+    /// The ARN of the queue that the message comes from. Queues may share a dead-letter queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) source: Option<String>,
 }
 
-/// How a body is written, where it is not the text itself.
-const BASE64: &str = "base64";
-const EMPTY: &str = "empty";
-
-/// A message, ready to be sent.
+/// A message in the form in which it is sent.
 #[derive(Clone, Debug)]
 pub(super) struct EncodedMessage {
     pub(super) body: String,
     pub(super) attributes: HashMap<String, MessageAttributeValue>,
-    /// As SQS counts it.
+    /// The bytes that SQS counts: the body, and the names, types and values of the attributes.
     pub(super) size: usize,
 }
 
-/// What is in a message, whoever has it.
+/// What is encoded: a new message, or a delivery that moves to another queue.
 pub(super) struct MessageContent<'a> {
-    /// `None` where the queue's own id is the message's.
+    /// `None` where SQS's id is the id of the message.
     pub(super) id: Option<&'a MessageId>,
     pub(super) body: &'a Bytes,
     pub(super) content_type: &'a ContentType,
     pub(super) headers: Option<&'a Headers>,
-    pub(super) dead: Option<DeathRecord>,
+    pub(super) dead_letter: Option<DeadLetterRecord>,
 }
 
 impl<'a> MessageContent<'a> {
@@ -139,41 +144,41 @@ impl<'a> MessageContent<'a> {
             body: &delivery.body,
             content_type: &delivery.content_type,
             headers: delivery.headers.as_deref(),
-            dead: None,
+            dead_letter: None,
         }
     }
 }
 
 impl EncodedMessage {
     pub(super) fn new(content: MessageContent<'_>) -> Self {
-        let (body, how) = match std::str::from_utf8(content.body) {
-            Ok("") => (NOTHING.into(), Some(EMPTY)),
-            Ok(text) if is_text(text) => (text.to_string(), None),
+        let (body, encoding) = match std::str::from_utf8(content.body) {
+            Ok("") => (EMPTY_BODY.into(), Some(EMPTY)),
+            Ok(text) if is_valid_text(text) => (text.to_string(), None),
             _ => (base64::encode(content.body), Some(BASE64)),
         };
         let mut envelope = Envelope {
             id: content.id.map(|id| id.to_string().into()),
             content_type: content.content_type.as_str().into(),
-            body: how.map(Into::into),
-            dead: content.dead,
+            body: encoding.map(Into::into),
+            dead_letter: content.dead_letter,
             ..Envelope::default()
         };
         let mut attributes = HashMap::new();
         let mut size = body.len();
-        let mut put = |name: &str, value: &str| {
+        let mut add_attribute = |name: &str, value: &str| {
             size += name.len() + "String".len() + value.len();
             let value = MessageAttributeValue::builder().data_type("String").string_value(value).build();
-            attributes.insert(name.to_string(), value.expect("an attribute has a type"));
+            attributes.insert(name.to_string(), value.expect("the attribute has a type"));
         };
         if let Some(headers) = content.headers {
             envelope.reply_to = headers.reply_to.as_deref().map(Into::into);
             envelope.reply = headers.reply.as_ref().map(|id| id.to_string().into());
             envelope.enqueued_at = headers.enqueued_at.map(|time| Moment::from(time).as_nanos());
-            let mut room = ROOM;
+            let mut left = MAX_SENDER_ATTRIBUTES;
             for (name, value) in &headers.attributes {
-                if room > 0 && !matches!(name.as_str(), TRACEPARENT | TRACESTATE) && is_attribute(name, value) {
-                    put(name, value);
-                    room -= 1;
+                if left > 0 && !matches!(name.as_str(), TRACEPARENT | TRACESTATE) && is_valid_attribute(name, value) {
+                    add_attribute(name, value);
+                    left -= 1;
                 } else {
                     envelope.attributes.kept.insert(name.into(), value.into());
                 }
@@ -181,61 +186,60 @@ impl EncodedMessage {
         }
         if envelope != Envelope::default() {
             let mut json = serde_json::to_string(&envelope).expect("texts and numbers become JSON");
-            // The two that SQS does not take and JSON leaves as they are.
+            // JSON does not escape these two characters, and SQS refuses them.
             if json.contains(['\u{fffe}', '\u{ffff}']) {
                 json = json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff");
             }
-            put(HEADERS, &json);
+            add_attribute(HEADERS, &json);
         }
         EncodedMessage { body, attributes, size }
     }
 }
 
-/// Whether SQS takes these characters.
-fn is_text(text: &str) -> bool {
+/// Whether SQS accepts the characters of a text.
+fn is_valid_text(text: &str) -> bool {
     text.chars().all(|character| {
         matches!(character, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
     })
 }
 
-/// Whether SQS takes this as an attribute.
-fn is_attribute(name: &str, value: &str) -> bool {
-    let start = name.to_ascii_lowercase();
-    let is_reserved = start.starts_with("aws.") || start.starts_with("amazon.");
-    let has_odd_dot = name.starts_with('.') || name.ends_with('.') || name.contains("..");
-    !is_reserved && !has_odd_dot && !value.is_empty() && is_text(value)
+/// Whether SQS accepts an attribute.
+fn is_valid_attribute(name: &str, value: &str) -> bool {
+    let lowercase = name.to_ascii_lowercase();
+    let is_reserved = lowercase.starts_with("aws.") || lowercase.starts_with("amazon.");
+    let has_invalid_dot = name.starts_with('.') || name.ends_with('.') || name.contains("..");
+    !is_reserved && !has_invalid_dot && !value.is_empty() && is_valid_text(value)
 }
 
-fn millis(moment: u64) -> Moment {
-    Moment::from_nanos(moment.saturating_mul(1_000_000))
+fn from_millis(millis: u64) -> Moment {
+    Moment::from_nanos(millis.saturating_mul(1_000_000))
 }
 
 pub(super) fn as_millis(moment: Moment) -> u64 {
     moment.as_nanos() / 1_000_000
 }
 
-/// What a queue handed out.
+/// A message that was received from a queue.
 pub(super) struct ReceivedMessage {
     pub(super) delivery: Delivery,
-    /// The group whose order it is in, on a queue that has them.
+    /// The message group. `None` on standard queues.
     pub(super) group: Option<String>,
-    /// What SQS calls it.
+    /// SQS's id, which the message keeps when SQS moves it.
     pub(super) sqs_id: String,
-    dead: Option<DeathRecord>,
-    /// The queue whose policy has moved it to the dead letters.
-    source: Option<String>,
+    dead_letter: Option<DeadLetterRecord>,
+    /// The ARN of the queue whose redrive policy moved the message.
+    policy_source: Option<String>,
+    /// Milliseconds since 1970.
     first_received: Option<u64>,
 }
 
 impl ReceivedMessage {
-    /// Reads a message, of ours or of anybody.
+    /// Decodes a message, of Postbox or of another program.
     pub(super) fn new(message: Message, now: Moment) -> Self {
-        let info = message.attributes.unwrap_or_default();
-        let number = |fact: &SystemAttribute| {
-            info.get(fact).and_then(|text| text.parse::<f64>().ok()).map(|number| number as u64)
-        };
+        let system = message.attributes.unwrap_or_default();
+        let number = |name: &SystemAttribute| Some(system.get(name)?.parse::<f64>().ok()? as u64);
         let mut attributes = BTreeMap::new();
-        let mut envelope_text = None;
+        let mut json = None;
         for (name, value) in message.message_attributes.unwrap_or_default() {
             let text = match (value.string_value, value.binary_value) {
                 (Some(text), _) => text,
@@ -243,18 +247,15 @@ impl ReceivedMessage {
                 (None, None) => continue,
             };
             if name == HEADERS {
-                envelope_text = Some(text);
+                json = Some(text);
             } else {
                 attributes.insert(name, text);
             }
         }
-        let envelope = envelope_text
-            .as_deref()
-            .and_then(|text| serde_json::from_str::<Envelope<'_>>(text).ok())
-            .unwrap_or_default();
-        let left_out = envelope.attributes.left_out;
-        attributes
-            .extend(envelope.attributes.kept.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())));
+        let envelope = json.as_deref().and_then(|json| serde_json::from_str::<Envelope<'_>>(json).ok());
+        let envelope = envelope.unwrap_or_default();
+        let Attributes { kept, left_out } = envelope.attributes;
+        attributes.extend(kept.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())));
         let text = message.body.unwrap_or_default();
         let body = match envelope.body.as_deref() {
             Some(BASE64) => base64::decode(&text).map_or_else(|_| Bytes::from(text), Bytes::from),
@@ -273,50 +274,49 @@ impl ReceivedMessage {
             Err(error) => (wire::unread(error), Headers::default()),
         };
         let sqs_id = message.message_id.unwrap_or_default();
-        let id = envelope.id.as_deref().unwrap_or(&sqs_id);
         let delivery = Delivery {
-            id: id.into(),
+            id: envelope.id.as_deref().unwrap_or(&sqs_id).into(),
             body,
             content_type,
             headers: (headers != Headers::default()).then(|| Arc::new(headers)),
             receipt_handle: message.receipt_handle.unwrap_or_default().into(),
             delivery_count: number(&SystemAttribute::ApproximateReceiveCount).unwrap_or(1).min(u32::MAX.into()) as u32,
-            enqueued_at: number(&SystemAttribute::SentTimestamp).map_or(now, millis),
+            enqueued_at: number(&SystemAttribute::SentTimestamp).map_or(now, from_millis),
             delivered_at: now,
         };
-        let first_received = number(&SystemAttribute::ApproximateFirstReceiveTimestamp);
-        let source = info.get(&SystemAttribute::DeadLetterQueueSourceArn).cloned();
-        // What was written on it when it was here before, and was moved back by SQS, who leaves everything as it is.
-        let dead = envelope.dead.filter(|_| source.is_none());
+        let policy_source = system.get(&SystemAttribute::DeadLetterQueueSourceArn).cloned();
         ReceivedMessage {
             delivery,
-            group: info.get(&SystemAttribute::MessageGroupId).cloned(),
+            group: system.get(&SystemAttribute::MessageGroupId).cloned(),
             sqs_id,
-            dead,
-            source,
-            first_received,
+            // A message that the policy moved may still have the record of an earlier `dead_letter`:
+            // SQS's redrive changes nothing in a message.
+            dead_letter: envelope.dead_letter.filter(|_| policy_source.is_none()),
+            policy_source,
+            first_received: number(&SystemAttribute::ApproximateFirstReceiveTimestamp),
         }
     }
 
-    /// Whether it is a dead letter of a queue, as far as anybody tells.
-    pub(super) fn is_of(&self, arn: Option<&str>) -> bool {
-        let source = self.source.as_deref().or_else(|| self.dead.as_ref()?.source.as_deref());
+    /// Whether the dead letter comes from a queue. `true` if one of the two ARNs is not known.
+    pub(super) fn is_from(&self, arn: Option<&str>) -> bool {
+        let source = self.policy_source.as_deref().or_else(|| self.dead_letter.as_ref()?.source.as_deref());
         source.is_none() || arn.is_none() || source == arn
     }
 
-    /// The same as a dead letter. Where the queue's own policy moved it there, SQS tells neither when nor how often it had been
-    /// delivered before: `limit` says the latter, and the first delivery stands for the former.
-    pub(super) fn into_dead_letter(self, limit: Option<u32>) -> DeadLetter {
-        let ReceivedMessage { mut delivery, dead, first_received, .. } = self;
-        match dead {
-            Some(dead) => {
-                delivery.delivery_count = dead.delivery_count;
-                delivery.enqueued_at = millis(dead.enqueued_at);
-                DeadLetter::new(delivery, millis(dead.at), dead.reason.into())
+    /// Converts to a dead letter. If the redrive policy moved the message, SQS says neither when nor
+    /// after how many deliveries. The time is then that of the first delivery, and the count is
+    /// `max_deliveries`.
+    pub(super) fn into_dead_letter(self, max_deliveries: Option<u32>) -> DeadLetter {
+        let ReceivedMessage { mut delivery, dead_letter, first_received, .. } = self;
+        match dead_letter {
+            Some(record) => {
+                delivery.delivery_count = record.delivery_count;
+                delivery.enqueued_at = from_millis(record.enqueued_at);
+                DeadLetter::new(delivery, from_millis(record.at), record.reason.into())
             }
             None => {
-                delivery.delivery_count = limit.unwrap_or(delivery.delivery_count);
-                let died_at = first_received.map_or(delivery.enqueued_at, millis).max(delivery.enqueued_at);
+                delivery.delivery_count = max_deliveries.unwrap_or(delivery.delivery_count);
+                let died_at = first_received.map_or(delivery.enqueued_at, from_millis).max(delivery.enqueued_at);
                 let reason = format!("delivered {} times", delivery.delivery_count);
                 DeadLetter::new(delivery, died_at, reason.into())
             }
@@ -324,7 +324,7 @@ impl ReceivedMessage {
     }
 }
 
-/// SQS counts whole seconds. Less than asked for is never given.
+/// Rounds up, because SQS counts in whole seconds.
 pub(super) fn whole_seconds(duration: Duration) -> i32 {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i32::try_from(seconds).unwrap_or(i32::MAX)
@@ -336,21 +336,21 @@ mod tests {
     use proptest::prelude::*;
 
     fn round_trip(content: MessageContent<'_>) -> (EncodedMessage, ReceivedMessage) {
-        let letter = EncodedMessage::new(content);
+        let encoded = EncodedMessage::new(content);
         let message = Message::builder()
-            .body(letter.body.clone())
-            .set_message_attributes(Some(letter.attributes.clone()))
+            .body(encoded.body.clone())
+            .set_message_attributes(Some(encoded.attributes.clone()))
             .message_id("sqs-id")
             .build();
-        (letter, ReceivedMessage::new(message, Moment::from_nanos(0)))
+        (encoded, ReceivedMessage::new(message, Moment::from_nanos(0)))
     }
 
     fn plain<'a>(id: Option<&'a MessageId>, body: &'a Bytes, headers: Option<&'a Headers>) -> MessageContent<'a> {
-        MessageContent { id, body, content_type: &ContentType::Json, headers, dead: None }
+        MessageContent { id, body, content_type: &ContentType::Json, headers, dead_letter: None }
     }
 
     #[test]
-    fn a_foreign_message_is_as_it_is() {
+    fn a_foreign_message_is_decoded_as_it_is() {
         let number = MessageAttributeValue::builder().data_type("Number").string_value("7").build().unwrap();
         let binary = MessageAttributeValue::builder()
             .data_type("Binary")
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_sqs_has_no_room_for_travel_all_the_same() {
+    fn attributes_that_sqs_refuses_are_in_the_envelope() {
         let mut headers = Headers::default();
         for number in 0..30 {
             headers.attributes.insert(format!("attribute-{number}"), format!("{number}"));
@@ -382,14 +382,14 @@ mod tests {
         }
         headers.attributes.insert("empty".into(), String::new());
         headers.attributes.insert("control".into(), "\u{0}".into());
-        let (letter, received) = round_trip(plain(None, &Bytes::from_static(b"1"), Some(&headers)));
-        assert_eq!(letter.attributes.len(), 10);
-        assert!(letter.attributes.keys().all(|name| name == HEADERS || name.starts_with("attribute-")));
+        let (encoded, received) = round_trip(plain(None, &Bytes::from_static(b"1"), Some(&headers)));
+        assert_eq!(encoded.attributes.len(), 10);
+        assert!(encoded.attributes.keys().all(|name| name == HEADERS || name.starts_with("attribute-")));
         assert_eq!(*received.delivery.headers.unwrap(), headers);
     }
 
     #[test]
-    fn a_letter_with_more_headers_than_a_message_may_have_is_not_read() {
+    fn an_envelope_with_too_many_attributes_is_refused() {
         let attributes = |many: usize| -> String {
             (0..many).map(|number| format!("\"{number}\":\"\"")).collect::<Vec<_>>().join(",")
         };
@@ -410,37 +410,38 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_sqs_does_not_take_travel_all_the_same() {
+    fn characters_that_sqs_refuses_are_escaped() {
         let odd = "\u{fffe} \u{ffff} \u{0} \\ufffe";
         let headers = Headers {
             reply_to: Some(odd.into()),
             attributes: [("odd".to_string(), odd.to_string())].into(),
             ..Headers::default()
         };
-        let (letter, received) = round_trip(plain(None, &Bytes::from_static(b"1"), Some(&headers)));
-        assert!(letter.attributes.values().all(|value| is_text(value.string_value().unwrap())));
+        let (encoded, received) = round_trip(plain(None, &Bytes::from_static(b"1"), Some(&headers)));
+        assert!(encoded.attributes.values().all(|value| is_valid_text(value.string_value().unwrap())));
         assert_eq!(*received.delivery.headers.unwrap(), headers);
     }
 
-    /// SQS moves a message back with everything that is written on it.
     #[test]
-    fn what_was_written_on_a_letter_does_not_stand_for_its_next_death() {
+    fn an_old_dead_letter_record_does_not_count_after_a_redrive() {
         let id = MessageId::new();
         let (body, arn) = (Bytes::from_static(b"1"), "arn:aws:sqs:eu-west-1:1:jobs");
-        let dead = DeathRecord { reason: "by hand".into(), source: Some(arn.into()), ..DeathRecord::default() };
-        let letter = EncodedMessage::new(MessageContent { dead: Some(dead), ..plain(Some(&id), &body, None) });
-        let message = Message::builder().body(letter.body).set_message_attributes(Some(letter.attributes));
+        let record =
+            DeadLetterRecord { reason: "by hand".into(), source: Some(arn.into()), ..DeadLetterRecord::default() };
+        let encoded =
+            EncodedMessage::new(MessageContent { dead_letter: Some(record), ..plain(Some(&id), &body, None) });
+        let message = Message::builder().body(encoded.body).set_message_attributes(Some(encoded.attributes));
         let by_hand = ReceivedMessage::new(message.clone().build(), Moment::from_nanos(0));
-        assert!(by_hand.is_of(Some(arn)) && by_hand.is_of(None) && !by_hand.is_of(Some("another")));
+        assert!(by_hand.is_from(Some(arn)) && by_hand.is_from(None) && !by_hand.is_from(Some("another")));
         assert_eq!(&*by_hand.into_dead_letter(Some(3)).reason, "by hand");
         let message = message.attributes(SystemAttribute::DeadLetterQueueSourceArn, "another").build();
         let by_policy = ReceivedMessage::new(message, Moment::from_nanos(0));
-        assert!(by_policy.is_of(Some("another")) && !by_policy.is_of(Some(arn)));
+        assert!(by_policy.is_from(Some("another")) && !by_policy.is_from(Some(arn)));
         assert_eq!(&*by_policy.into_dead_letter(Some(3)).reason, "delivered 3 times");
     }
 
     #[test]
-    fn durations_of_any_length_are_whole_seconds() {
+    fn durations_are_rounded_up_to_whole_seconds() {
         let millis = Duration::from_millis;
         for (duration, seconds) in
             [(millis(0), 0), (millis(1), 1), (millis(1_000), 1), (millis(1_001), 2), (Duration::MAX, i32::MAX)]
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_may_say_more() {
+    fn unknown_fields_of_the_envelope_are_ignored() {
         let more = MessageAttributeValue::builder()
             .data_type("String")
             .string_value("{\"content-type\":\"application/json\",\"new\":{\"x\":[1]}}")
@@ -462,7 +463,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_body_and_header_survives(
+        fn every_body_and_header_is_decoded_as_it_was_encoded(
             body in proptest::collection::vec(any::<u8>(), 0..60),
             text in any::<String>(),
             is_text_body: bool,
@@ -472,10 +473,10 @@ mod tests {
             let body = if is_text_body { Bytes::from(text) } else { Bytes::from(body) };
             let headers = Headers { reply_to, attributes, ..Headers::default() };
             let id = MessageId::new();
-            let (letter, received) = round_trip(plain(Some(&id), &body, Some(&headers)));
-            prop_assert!(!letter.body.is_empty() && is_text(&letter.body));
-            prop_assert!(letter.attributes.len() <= 10);
-            prop_assert!(letter.attributes.values().all(|value| is_text(value.string_value().unwrap_or_default())));
+            let (encoded, received) = round_trip(plain(Some(&id), &body, Some(&headers)));
+            prop_assert!(!encoded.body.is_empty() && is_valid_text(&encoded.body));
+            prop_assert!(encoded.attributes.len() <= 10);
+            prop_assert!(encoded.attributes.values().all(|value| is_valid_text(value.string_value().unwrap_or_default())));
             prop_assert_eq!(received.delivery.body, body);
             prop_assert_eq!(received.delivery.id, id);
             let back = received.delivery.headers.map(|headers| (*headers).clone()).unwrap_or_default();

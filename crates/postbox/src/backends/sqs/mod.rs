@@ -1,17 +1,17 @@
-//! Mailboxes on AWS SQS, and replies in DynamoDB. Feature `aws`.
+//! Mailboxes on AWS SQS.
 //!
-//! SQS's own verbs and batches, on standard and FIFO queues. Concurrent operations share requests, and all who wait share long
-//! polls. `docs/aws.md` says what is stored, what is promised, and where SQS promises less than other places.
+//! A mailbox is a queue, standard or FIFO. Concurrent operations share requests, and receives that
+//! wait share long polls. `docs/aws.md` says what is stored and what is promised.
 
 mod client;
-pub(super) mod config;
+pub(crate) mod config;
 mod dead_letters;
-pub(super) mod error;
+pub(crate) mod error;
 mod lease_tracker;
 mod long_poll;
 mod mailbox;
 mod message_format;
-pub(super) mod queue;
+mod queue;
 mod queue_name;
 mod receive;
 mod send;
@@ -25,13 +25,15 @@ use std::time::Duration;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 
-use self::client::{MAX_MESSAGE_SIZE, SqsClient, SqsConfig};
+use self::client::{MAX_MESSAGE_SIZE, SqsClient};
 pub(crate) use self::config::OPTIONS;
+use self::config::SqsConfig;
 pub use self::config::defaults;
 use self::error::AwsError;
 use self::mailbox::SqsMailbox;
 use self::message_format::whole_seconds;
-use self::queue::{Queue, lock};
+use self::queue::Queue;
+use super::lock;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Ordering};
 use crate::error::Error;
 use crate::mailbox::operation::{Answer, Call};
@@ -39,10 +41,11 @@ use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, Uri, without_secrets};
 use crate::runtime::io_thread;
 
-/// What the backend is called.
 const KIND: &str = "sqs";
-/// How long SQS wants between two purges.
+/// SQS refuses a second purge of a queue within this time.
 const PURGE_COOLDOWN: Duration = Duration::from_secs(60);
+/// SQS remembers deduplication ids for this time.
+const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(300);
 
 /// Mailboxes on SQS. `sqs://eu-west-1/mailbox` opens one of them.
 ///
@@ -51,7 +54,7 @@ const PURGE_COOLDOWN: Duration = Duration::from_secs(60);
 /// use postbox::{Connection, Mailbox};
 ///
 /// # async fn example() -> Result<(), postbox::Error> {
-/// // With a client and queues of one's own; a URI does the same.
+/// // With your own client and an existing queue. A URI does the same.
 /// let config = postbox::aws::defaults().load().await;
 /// let backend = SqsBackend::builder(postbox::aws::sqs::Client::new(&config))
 ///     .queue_url("jobs", "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs-production")?
@@ -68,69 +71,69 @@ pub struct SqsBackend {
 
 struct Inner {
     client: Arc<SqsClient>,
-    urls: HashMap<MailboxName, String>,
+    queue_urls: HashMap<MailboxName, String>,
+    /// The queues in use. All handles of a mailbox share one.
     queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
     replies: Option<Arc<dyn ReplyStore>>,
 }
 
-/// How to use SQS: [`SqsBackend::builder`].
+/// Configures a backend: [`SqsBackend::builder`].
 #[must_use = "a builder does nothing until build()"]
 pub struct SqsBuilder {
     client: Client,
-    at: Option<String>,
+    endpoint: Option<String>,
     config: SqsConfig,
-    urls: HashMap<MailboxName, String>,
+    queue_urls: HashMap<MailboxName, String>,
     replies: Option<Arc<dyn ReplyStore>>,
 }
 
 impl SqsBuilder {
-    /// Makes queues that are not there, when they are first used. Otherwise a queue that is not there is an error.
+    /// Whether a queue that does not exist is created at its first use. By default that is an error.
     pub fn create_missing(mut self, creates: bool) -> Self {
-        self.config.creates = creates;
+        self.config.create_missing = creates;
         self
     }
 
-    /// Whether concurrent operations share requests: ten messages for the price of one. They do unless it is turned off. A lone
-    /// operation never waits for others.
+    /// Whether concurrent operations share requests, at most ten per request. The default is `true`.
+    /// A lone operation never waits for others.
     pub fn gather(mut self, gathers: bool) -> Self {
-        self.config.gathers = gathers;
+        self.config.gather = gathers;
         self
     }
 
-    /// The group of messages without one, on FIFO queues: all of them in one order, one at a time. Otherwise each of them is a
-    /// group of its own.
+    /// The group of messages without a group, on FIFO queues: they are delivered in order, one at a
+    /// time. By default each of them is its own group.
     pub fn default_group(mut self, group: impl Into<String>) -> Self {
-        self.config.group = Some(group.into());
+        self.config.default_group = Some(group.into());
         self
     }
 
-    /// The queue of a mailbox, by its URL. Others are found by their names.
+    /// The URL of a mailbox's queue. The queues of other mailboxes are found by name.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] for a name that is not one, or a URL that ends with no name.
+    /// [`Error::InvalidParameter`] for an invalid name, or a URL without a path.
     pub fn queue_url(mut self, mailbox: &str, url: impl Into<String>) -> Result<Self, Error> {
         let url = url.into();
         let path = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-        if !path
-            .is_some_and(|path| path.split_once('/').is_some_and(|(_, path)| !path.is_empty() && !path.ends_with('/')))
-        {
+        let path = path.and_then(|rest| Some(rest.split_once('/')?.1));
+        if path.is_none_or(|path| path.is_empty() || path.ends_with('/')) {
             let limit = "a URL like https://sqs.eu-west-1.amazonaws.com/123456789012/jobs";
             return Err(Error::invalid("queue_url", format!("{:?}", without_secrets(&url)), limit));
         }
-        self.urls.insert(MailboxName::new(mailbox)?, url);
+        self.queue_urls.insert(MailboxName::new(mailbox)?, url);
         Ok(self)
     }
 
-    /// Where replies are kept: SQS has no place for them.
+    /// The store of replies. SQS has none.
     pub fn replies(mut self, store: Arc<dyn ReplyStore>) -> Self {
         self.replies = Some(store);
         self
     }
 
-    /// The backend. Nothing is asked of AWS yet.
+    /// Builds the backend. It sends no request yet.
     pub fn build(self) -> SqsBackend {
-        let client = Arc::new(SqsClient::new(self.client, self.at, self.config));
-        let inner = Inner { client, urls: self.urls, queues: Mutex::default(), replies: self.replies };
+        let client = Arc::new(SqsClient::new(self.client, self.endpoint, self.config));
+        let inner = Inner { client, queue_urls: self.queue_urls, queues: Mutex::default(), replies: self.replies };
         SqsBackend { inner: Arc::new(inner) }
     }
 }
@@ -141,7 +144,8 @@ impl fmt::Debug for SqsBuilder {
     }
 }
 
-/// How a queue is made: [`SqsBackend::create_queue`]. What is not said is as SQS does it.
+/// The attributes of a new queue: [`SqsBackend::create_queue`]. An attribute that is not set has
+/// SQS's default.
 ///
 /// ```
 /// use postbox::aws::QueueSettings;
@@ -156,7 +160,7 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
-    /// As SQS does it.
+    /// SQS's defaults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -166,19 +170,20 @@ impl QueueSettings {
         self
     }
 
-    /// For how long a message is leased to consumers that do not say, as other programs may. Postbox always says.
+    /// The lease of a receive without a visibility timeout. Postbox always sends one; other programs
+    /// may not.
     #[must_use]
     pub fn visibility_timeout(self, timeout: Duration) -> Self {
         self.with(Attribute::VisibilityTimeout, whole_seconds(timeout))
     }
 
-    /// For how long messages are kept: 60 s to 14 days. SQS's default is 4 days.
+    /// How long messages are kept: 60 s to 14 days. SQS's default is 4 days.
     #[must_use]
     pub fn retention(self, period: Duration) -> Self {
         self.with(Attribute::MessageRetentionPeriod, whole_seconds(period))
     }
 
-    /// How long every message stays invisible at first, if its sender does not say.
+    /// The delay of messages that are sent without one.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         self.with(Attribute::DelaySeconds, whole_seconds(delay))
@@ -190,20 +195,20 @@ impl QueueSettings {
         self.with(Attribute::MaximumMessageSize, bytes)
     }
 
-    /// After how many deliveries a message goes to the dead letters, whose queue is made too.
+    /// After this many deliveries SQS moves a message to the dead-letter queue, which is created too.
     #[must_use]
-    pub fn max_deliveries(mut self, most: u32) -> Self {
-        self.max_deliveries = Some(most);
+    pub fn max_deliveries(mut self, max: u32) -> Self {
+        self.max_deliveries = Some(max);
         self
     }
 
-    /// Whether messages with the same body within five minutes are one. FIFO queues only.
+    /// Whether messages with the same body within five minutes are one message. FIFO queues only.
     #[must_use]
-    pub fn content_based_deduplication(self, by_content: bool) -> Self {
-        self.with(Attribute::ContentBasedDeduplication, by_content)
+    pub fn content_based_deduplication(self, enabled: bool) -> Self {
+        self.with(Attribute::ContentBasedDeduplication, enabled)
     }
 
-    /// Whether order and deduplication are by group, for more throughput. FIFO queues only.
+    /// Limits order and deduplication to message groups, for more throughput. FIFO queues only.
     #[must_use]
     pub fn high_throughput(self) -> Self {
         self.with(Attribute::DeduplicationScope, "messageGroup")
@@ -212,31 +217,32 @@ impl QueueSettings {
 }
 
 impl SqsBackend {
-    /// With a client of one's own.
+    /// Uses your own client.
     pub fn from_client(client: Client) -> Self {
         Self::builder(client).build()
     }
 
-    /// With a client of one's own, and more to say.
+    /// Uses your own client, with further configuration.
     pub fn builder(client: Client) -> SqsBuilder {
-        SqsBuilder { client, at: None, config: SqsConfig::default(), urls: HashMap::new(), replies: None }
+        SqsBuilder { client, endpoint: None, config: SqsConfig::default(), queue_urls: HashMap::new(), replies: None }
     }
 
-    /// Opens the region that a URI without the name of a mailbox leads to.
+    /// Opens the backend of a URI, which no longer has the name of the mailbox.
     pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<Self, Error>> {
         config::open(text, uri)
     }
 
-    /// Makes a queue as it should be, for a mailbox. A FIFO queue's name ends with `.fifo`.
+    /// Creates the queue of a mailbox. A name that ends with `.fifo` makes it a FIFO queue.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] if there is one with other settings, or AWS does not take these;
+    /// [`Error::InvalidParameter`] if the queue exists with other settings, or AWS refuses these;
     /// [`Error::Connection`].
     pub fn create_queue(&self, mailbox: &str, settings: QueueSettings) -> Call<Result<(), Error>> {
         let queue = MailboxName::new(mailbox).and_then(|name| self.queue(&name));
         Call::new(move || match queue {
             Ok(queue) => {
-                io_thread::ask(async move { queue.make(settings.attributes, settings.max_deliveries).await.map(drop) })
+                let QueueSettings { attributes, max_deliveries } = settings;
+                io_thread::ask(async move { queue.create_with(attributes, max_deliveries).await.map(drop) })
             }
             Err(error) => Answer::ready(Err(error)),
         })
@@ -250,7 +256,7 @@ impl SqsBackend {
         if queues.len() % 64 == 63 {
             queues.retain(|_, queue| queue.strong_count() > 0);
         }
-        let url = self.inner.urls.get(name).cloned();
+        let url = self.inner.queue_urls.get(name).cloned();
         let queue = Queue::new(Arc::clone(&self.inner.client), name.clone(), url)?;
         queues.insert(name.clone(), Arc::downgrade(&queue));
         Ok(queue)
@@ -259,7 +265,7 @@ impl SqsBackend {
 
 impl fmt::Debug for SqsBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsBackend").field("place", &self.inner.client.describe(None)).finish()
+        f.debug_struct("SqsBackend").field("address", &self.inner.client.describe(None)).finish()
     }
 }
 
@@ -269,7 +275,7 @@ impl Backend for SqsBackend {
     }
 
     fn limits(&self) -> Limits {
-        // What every backend allows is what SQS allows.
+        // The portable limits are SQS's.
         Limits {
             ordering: Ordering::BestEffort,
             max_message_size: Some(MAX_MESSAGE_SIZE),
@@ -282,18 +288,18 @@ impl Backend for SqsBackend {
     }
 
     fn limits_of(&self, name: &MailboxName) -> Limits {
-        let is_fifo = match self.inner.urls.get(name) {
+        let is_fifo = match self.inner.queue_urls.get(name) {
             Some(url) => url.ends_with(queue_name::FIFO_SUFFIX),
             None => queue_name::is_fifo(name),
         };
         match is_fifo {
-            // SQS delays messages of a FIFO queue all alike or not at all.
             true => Limits {
                 ordering: Ordering::FifoPerGroup,
+                // A FIFO queue has one delay for all its messages.
                 max_delay: Duration::ZERO,
                 groups: true,
                 deduplication: true,
-                deduplication_window: Some(Duration::from_secs(300)),
+                deduplication_window: Some(DEDUPLICATION_WINDOW),
                 ..self.limits()
             },
             false => self.limits(),
@@ -311,8 +317,8 @@ impl Backend for SqsBackend {
         }
         self.inner.client.config.check()?;
         let queue = self.queue(name)?;
-        queue.configure(settings.max_deliveries);
-        Ok(Arc::new(SqsMailbox { queue }))
+        queue.set_max_deliveries(settings.max_deliveries);
+        Ok(Arc::new(SqsMailbox::new(queue)))
     }
 
     fn replies(&self) -> Option<Arc<dyn ReplyStore>> {
@@ -325,9 +331,9 @@ impl Backend for SqsBackend {
             let mut names = Vec::new();
             let mut pages = client.sdk.list_queues().max_results(1_000).into_paginator().send();
             while let Some(page) = pages.next().await {
-                let page = page.map_err(|error| AwsError::from_sdk(&client.describe(None), error).error)?;
-                let queues = page.queue_urls.unwrap_or_default();
-                names.extend(queues.iter().filter_map(|url| queue_name::mailbox(url.rsplit('/').next()?)));
+                let page = page.map_err(|error| AwsError::new(&client.describe(None), error))?;
+                let urls = page.queue_urls.unwrap_or_default();
+                names.extend(urls.iter().filter_map(|url| queue_name::to_mailbox(url.rsplit('/').next()?)));
             }
             names.sort();
             Ok(names)

@@ -1,12 +1,12 @@
-//! One queue, as all handles of a mailbox in this process share it.
+//! One queue, which all handles of a mailbox in this process share.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute};
 
-use super::client::{QueueInfo, SqsClient};
+use super::client::{QueueInfo, RedrivePolicy, SqsClient};
 use super::error::AwsError;
 use super::lease_tracker::LeaseTracker;
 use super::long_poll::LongPolls;
@@ -14,188 +14,190 @@ use super::queue_name;
 use super::receive::PendingReceive;
 use super::send::PendingSend;
 use super::settle::PendingSettle;
+use crate::backends::lock;
 use crate::error::Error;
+use crate::mailbox::receive::pause_after;
 use crate::resolver::address::{MailboxName, without_secrets};
 use crate::runtime::batcher::{BatchLimits, Batcher};
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 
-/// What every server takes as a batch, in bytes.
+/// The size of a batch that every server accepts.
 pub(super) const SAFE_BATCH_BYTES: usize = 256 << 10;
-/// How many entries a request has at most, by SQS's rule.
+/// The most entries of one request, and the most messages of one receive.
 pub(super) const MAX_BATCH: usize = 10;
-/// How many requests of one kind are under way at once.
+/// The most requests of one kind in flight.
 const MAX_REQUESTS: usize = 16;
-/// How often entries are asked for that a server failed to do.
-const ATTEMPTS: u32 = 3;
+/// How often an entry is sent that fails on the server's side.
+const MAX_ATTEMPTS: u32 = 3;
 
 pub(super) struct Queue {
     pub(super) client: Arc<SqsClient>,
-    pub(super) name: MailboxName,
-    /// The names of the queue and of the one for its dead letters.
-    pub(super) queue: String,
-    pub(super) dead: String,
+    mailbox: MailboxName,
+    pub(super) name: String,
+    /// The dead-letter queue that Postbox creates. The redrive policy may name another one.
+    pub(super) dead_letter_name: String,
     pub(super) is_fifo: bool,
-    /// Where the user said that it is.
-    url: Option<String>,
+    given_url: Option<String>,
     info: Mutex<Option<Arc<QueueInfo>>>,
-    /// The same of the queue for dead letters.
     pub(super) dead_letter_info: Mutex<Option<Arc<QueueInfo>>>,
-    finding: tokio::sync::Mutex<()>,
-    pub(super) max_deliveries: Mutex<Option<u32>>,
+    /// Held while the queue is looked up or created.
+    lookup: tokio::sync::Mutex<()>,
+    /// What the handles of the mailbox want the redrive policy to say.
+    max_deliveries: Mutex<Option<u32>>,
+    last_purge: Mutex<Option<Instant>>,
     pub(super) sends: Batcher<PendingSend>,
-    pub(super) deletes: Batcher<PendingSettle>,
-    pub(super) changes: Batcher<PendingSettle>,
     pub(super) receives: Batcher<PendingReceive>,
+    pub(super) deletes: Batcher<PendingSettle>,
+    pub(super) visibility_changes: Batcher<PendingSettle>,
     pub(super) long_polls: LongPolls,
     pub(super) leases: LeaseTracker,
-    pub(super) purged: Mutex<Option<Instant>>,
 }
 
-pub(in crate::backends) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The response to a batch. Each entry has its index in the request as its id.
+pub(super) struct BatchResponse {
+    /// The ids of the entries that succeeded. Those of a send have the id of the message, too.
+    pub(super) succeeded: Vec<(String, String)>,
+    pub(super) failed: Vec<BatchResultErrorEntry>,
 }
 
-/// What a batch came to: the entries that are done, with what came of them, and those that failed.
-pub(super) type BatchResponse = (Vec<(String, String)>, Vec<BatchResultErrorEntry>);
-
-/// A redrive policy, as SQS writes it.
-fn policy(arn: &str, most: u32) -> String {
-    serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": most }).to_string()
+impl BatchResponse {
+    /// The response to a request with one entry, which succeeded.
+    pub(super) fn one(value: String) -> Self {
+        BatchResponse { succeeded: vec![("0".into(), value)], failed: Vec::new() }
+    }
 }
 
 impl Queue {
-    pub(super) fn new(client: Arc<SqsClient>, name: MailboxName, url: Option<String>) -> Result<Arc<Self>, Error> {
-        let (queue, dead) = match &url {
-            // Its own name is as it is, whatever the mailbox is called here.
-            Some(url) => {
-                let queue = url.rsplit('/').next().unwrap_or_default().to_string();
-                let dead = queue_name::dead_letter_queue(&queue);
-                (queue, dead)
-            }
-            None => queue_name::for_mailbox(&name)?,
+    pub(super) fn new(
+        client: Arc<SqsClient>,
+        mailbox: MailboxName,
+        given_url: Option<String>,
+    ) -> Result<Arc<Self>, Error> {
+        let name = match &given_url {
+            Some(url) => url.rsplit('/').next().unwrap_or_default().to_string(),
+            None => queue_name::of_mailbox(&mailbox)?,
         };
-        let gathers = client.config.gathers;
-        let is_fifo = queue.ends_with(queue_name::FIFO_SUFFIX);
-        // Without gathering only the order keeps anything back.
-        let most = if gathers { MAX_REQUESTS } else { usize::MAX };
-        let limits = |gathers, requests| BatchLimits { entries: MAX_BATCH, requests, gathers };
+        let is_fifo = name.ends_with(queue_name::FIFO_SUFFIX);
+        let gathers = client.config.gather;
+        let requests = if gathers { MAX_REQUESTS } else { usize::MAX };
+        let batcher = |gathers, requests| BatchLimits { entries: MAX_BATCH, requests, gathers };
         Ok(Arc::new(Queue {
-            is_fifo,
-            queue,
-            dead,
-            url,
-            name,
-            info: Mutex::default(),
-            dead_letter_info: Mutex::default(),
-            finding: tokio::sync::Mutex::default(),
-            max_deliveries: Mutex::default(),
-            // One at a time, so that messages arrive in order.
-            sends: Batcher::new(limits(gathers, if is_fifo { 1 } else { most }), SAFE_BATCH_BYTES),
-            deletes: Batcher::new(limits(gathers, most), SAFE_BATCH_BYTES),
-            changes: Batcher::new(limits(gathers, most), SAFE_BATCH_BYTES),
-            // A FIFO queue's answer may be of one group, which is for one receiver.
+            dead_letter_name: queue_name::dead_letter_queue(&name),
+            // On a FIFO queue one send request at a time, so that messages arrive in order.
+            sends: Batcher::new(batcher(gathers, if is_fifo { 1 } else { requests }), SAFE_BATCH_BYTES),
+            // A FIFO queue may return messages of one group, which must go to one receiver.
             receives: Batcher::new(
-                limits(gathers && !is_fifo, if is_fifo { MAX_REQUESTS } else { most }),
+                batcher(gathers && !is_fifo, if is_fifo { MAX_REQUESTS } else { requests }),
                 SAFE_BATCH_BYTES,
             ),
+            deletes: Batcher::new(batcher(gathers, requests), SAFE_BATCH_BYTES),
+            visibility_changes: Batcher::new(batcher(gathers, requests), SAFE_BATCH_BYTES),
             long_polls: LongPolls::new(gathers, is_fifo),
             leases: LeaseTracker::default(),
-            purged: Mutex::default(),
+            info: Mutex::default(),
+            dead_letter_info: Mutex::default(),
+            lookup: tokio::sync::Mutex::default(),
+            max_deliveries: Mutex::default(),
+            last_purge: Mutex::default(),
             client,
+            mailbox,
+            name,
+            is_fifo,
+            given_url,
         }))
     }
 
-    /// What a handle wants of it.
-    pub(super) fn configure(&self, max_deliveries: Option<u32>) {
-        let mut wanted = lock(&self.max_deliveries);
-        if max_deliveries.is_some() && *wanted != max_deliveries {
-            *wanted = max_deliveries;
-            self.forget();
+    pub(super) fn set_max_deliveries(&self, wanted: Option<u32>) {
+        let mut max_deliveries = lock(&self.max_deliveries);
+        if wanted.is_some() && *max_deliveries != wanted {
+            *max_deliveries = wanted;
+            self.forget_info();
         }
     }
 
-    pub(super) fn forget(&self) {
+    /// Has the next operation look the queue up again.
+    pub(super) fn forget_info(&self) {
         *lock(&self.info) = None;
         *lock(&self.dead_letter_info) = None;
     }
 
-    /// How the queue is called in errors.
+    /// The queue as error messages name it.
     pub(super) fn describe(&self) -> String {
-        self.client.describe(Some(&self.queue))
+        self.client.describe(Some(&self.name))
     }
 
-    pub(super) fn missing(&self) -> Error {
-        self.forget();
-        if let Some(url) = &self.url {
+    fn not_found(&self) -> Error {
+        self.forget_info();
+        if let Some(url) = &self.given_url {
             let reason = format!("there is no queue at {}; correct the URL, or create the queue", without_secrets(url));
             return Error::resolution(&self.describe(), reason);
         }
-        if self.client.config.creates {
-            return Error::connection(format!("{} is gone; the next use makes it again", self.describe()));
+        if self.client.config.create_missing {
+            return Error::connection(format!("{} was deleted; the next operation creates it again", self.describe()));
         }
         let reason = format!(
             "there is no queue {:?} in {}; create it (create(), ?create=true, or as you create other queues)",
-            self.queue,
+            self.name,
             self.client.describe(None)
         );
         Error::resolution(&self.describe(), reason)
     }
 
-    /// What a request to this queue ended with.
-    pub(super) fn error(&self, aws_error: AwsError) -> Error {
-        if aws_error.is_missing() {
-            return self.missing();
+    /// Maps the error of a request to this queue.
+    pub(super) fn error(&self, error: AwsError) -> Error {
+        if error.is_not_found() {
+            return self.not_found();
         }
-        if aws_error.is_over_limit() {
-            let limit = "so many messages of it are leased as SQS allows at once".into();
-            return Error::MailboxFull { mailbox: self.name.to_string(), limit };
+        if error.is_over_limit() {
+            let limit = "SQS allows no more messages in flight".into();
+            return Error::MailboxFull { mailbox: self.mailbox.to_string(), limit };
         }
-        aws_error.error
+        error.into()
     }
 
-    /// Finds the queue, or makes it, and looks at it. Later it is known.
+    /// The attributes of the queue. The first call looks the queue up, and creates it if the
+    /// configuration says so.
     pub(super) async fn info(self: &Arc<Self>) -> Result<Arc<QueueInfo>, Error> {
         if let Some(info) = lock(&self.info).clone() {
             return Ok(info);
         }
-        // On the I/O thread, because other operations wait for the result too and this caller's future may be dropped.
+        // As a task of the I/O thread: the look-up goes on for other operations if this caller's
+        // future is dropped.
         let queue = Arc::clone(self);
-        io_thread::ask(async move { queue.load_info().await }).await
+        io_thread::ask(async move { queue.look_up().await }).await
     }
 
-    async fn load_info(&self) -> Result<Arc<QueueInfo>, Error> {
-        let _one_at_a_time = self.finding.lock().await;
+    async fn look_up(&self) -> Result<Arc<QueueInfo>, Error> {
+        let _guard = self.lookup.lock().await;
         if let Some(info) = lock(&self.info).clone() {
             return Ok(info);
         }
-        let url = self.find().await?;
-        match url {
-            Some(url) => self.read_info(url, self.client.config.creates).await,
-            None if self.client.config.creates => self.create_default().await,
-            None => Err(self.missing()),
+        let creates = self.client.config.create_missing;
+        match self.find_url().await? {
+            Some(url) => self.read_info(url, creates).await,
+            None if creates => self.create_default().await,
+            None => Err(self.not_found()),
         }
     }
 
-    /// Whose it is, if its URL says so: https://sqs.client.amazonaws.com/account/name.
+    /// The account in a given URL, such as `https://sqs.region.amazonaws.com/account/name`.
     pub(super) fn account(&self) -> Option<&str> {
-        let account = self.url.as_ref()?.rsplit('/').nth(1)?;
+        let account = self.given_url.as_ref()?.rsplit('/').nth(1)?;
         (account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit())).then_some(account)
     }
 
-    /// Where it is, if it is.
-    async fn find(&self) -> Result<Option<String>, Error> {
-        match &self.url {
+    async fn find_url(&self) -> Result<Option<String>, Error> {
+        match &self.given_url {
             Some(url) => Ok(Some(url.clone())),
-            None => self.client.find(&self.queue, None).await.map_err(|aws_error| aws_error.error),
+            None => Ok(self.client.queue_url(&self.name, None).await?),
         }
     }
 
-    /// Makes the queue if it is not there, and makes it as the handles want it.
+    /// Creates the queue if it does not exist, and sets its redrive policy.
     pub(super) async fn create(&self) -> Result<(), Error> {
-        let _one_at_a_time = self.finding.lock().await;
-        let url = self.find().await?;
-        match url {
+        let _guard = self.lookup.lock().await;
+        match self.find_url().await? {
             Some(url) => self.read_info(url, true).await?,
             None => self.create_default().await?,
         };
@@ -203,98 +205,93 @@ impl Queue {
     }
 
     async fn create_default(&self) -> Result<Arc<QueueInfo>, Error> {
-        let most = *lock(&self.max_deliveries);
-        match self.make(Vec::new(), most).await {
-            // Somebody else has just made it, otherwise.
-            Err(error @ Error::InvalidParameter { .. }) => match self.find().await? {
+        let max_deliveries = *lock(&self.max_deliveries);
+        match self.create_with(Vec::new(), max_deliveries).await {
+            // Another program may have created it meanwhile.
+            Err(error @ Error::InvalidParameter { .. }) => match self.find_url().await? {
                 Some(url) => self.read_info(url, true).await,
                 None => Err(error),
             },
-            made => made,
+            result => result,
         }
     }
 
-    /// Makes the queue. Nothing happens if there is one like it; one with other settings is an error.
-    pub(super) async fn make(
+    /// Creates the queue. It is an error if it exists with other attributes.
+    pub(super) async fn create_with(
         &self,
-        mut attributes: Vec<(Attribute, String)>,
+        attributes: Vec<(Attribute, String)>,
         max_deliveries: Option<u32>,
     ) -> Result<Arc<QueueInfo>, Error> {
-        let settings = attributes.clone();
-        if let Some(most) = max_deliveries {
-            attributes.push((Attribute::RedrivePolicy, self.redrive_policy(most).await?));
-        }
-        let made = self.client.create(&self.queue, attributes).await;
-        let url =
-            made.map_err(|aws_error| match aws_error.is("QueueNameExists") || aws_error.is("QueueAlreadyExists") {
-                true => {
-                    let limit =
-                        format!("as queue {:?} has them, which exists; change that one, or delete it", self.queue);
-                    Error::invalid("queue settings", format!("{settings:?}"), limit)
-                }
-                // SQS says which of them and why.
-                false if aws_error.is_about_content() => {
-                    Error::invalid("queue settings", format!("{settings:?}"), aws_error.error.to_string())
-                }
-                false => aws_error.error,
-            })?;
+        let invalid = |limit| Error::invalid("queue settings", format!("{attributes:?}"), limit);
+        let policy = match max_deliveries {
+            Some(max) => Some((Attribute::RedrivePolicy, self.new_redrive_policy(max).await?.to_json())),
+            None => None,
+        };
+        let created = self.client.create_queue(&self.name, attributes.iter().cloned().chain(policy)).await;
+        let url = created.map_err(|error| {
+            if error.has_code("QueueNameExists") || error.has_code("QueueAlreadyExists") {
+                return invalid(format!("those of queue {:?}, which exists; change that one, or delete it", self.name));
+            }
+            match error.is_about_content() {
+                true => invalid(Error::from(error).to_string()),
+                false => error.into(),
+            }
+        })?;
         self.read_info(url, true).await
     }
 
-    /// Removes the queue, and the one for its dead letters if that is the mailbox's own.
+    /// Deletes the queue, and the dead-letter queue that Postbox created.
     pub(super) async fn delete(&self) -> Result<(), Error> {
-        let own = self.find().await?;
-        let dead = self.client.find(&self.dead, self.account()).await.map_err(|aws_error| aws_error.error)?;
-        for url in own.into_iter().chain(dead) {
-            let gone = self.client.sdk.delete_queue().queue_url(url).send().await;
-            match gone.map_err(|error| AwsError::from_sdk(&self.describe(), error)) {
-                Err(aws_error) if !aws_error.is_missing() => return Err(aws_error.error),
+        let url = self.find_url().await?;
+        let dead_letters = self.client.queue_url(&self.dead_letter_name, self.account()).await?;
+        for url in url.into_iter().chain(dead_letters) {
+            match self.client.delete_queue(&url).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
                 _ => {}
             }
         }
-        self.forget();
+        self.forget_info();
         Ok(())
     }
 
-    /// Where dead letters go after so many deliveries; the queue for them is made.
-    async fn redrive_policy(&self, most: u32) -> Result<String, Error> {
-        let failed = |aws_error: AwsError| aws_error.error;
+    /// A redrive policy to the mailbox's own dead-letter queue, which is created if it does not exist.
+    async fn new_redrive_policy(&self, max_deliveries: u32) -> Result<RedrivePolicy, Error> {
         let url = match self.find_dead_letter_queue().await? {
             Some(url) => url,
             None => self.create_dead_letter_queue().await?,
         };
-        let arn = self.client.queue_info(url).await.map_err(failed)?.arn;
-        let arn = arn.ok_or_else(|| {
-            Error::connection(format!("{} has no ARN for {:?}", self.client.describe(None), self.dead))
-        })?;
-        Ok(policy(&arn, most))
+        let Some(target) = self.client.queue_info(url).await?.arn else {
+            let address = self.client.describe(None);
+            return Err(Error::connection(format!("{address} has no ARN for {:?}", self.dead_letter_name)));
+        };
+        Ok(RedrivePolicy { target, max_deliveries })
     }
 
-    /// Looks at the queue, and whether it is as the handles want it.
+    /// Reads the attributes of the queue. If the redrive policy is not what the handles want, it is
+    /// changed or, unless `may_change`, an error.
     async fn read_info(&self, url: String, may_change: bool) -> Result<Arc<QueueInfo>, Error> {
-        let mut info = self.client.queue_info(url).await.map_err(|aws_error| self.error(aws_error))?;
-        let (wanted, has) = (*lock(&self.max_deliveries), info.redrive.as_ref().map(|redrive| redrive.1));
-        if let Some(most) = wanted.filter(|most| Some(*most) != has) {
+        let mut info = self.client.queue_info(url).await.map_err(|error| self.error(error))?;
+        let current = info.redrive_policy.as_ref().map(|policy| policy.max_deliveries);
+        let wanted = *lock(&self.max_deliveries);
+        if let Some(max_deliveries) = wanted.filter(|_| wanted != current) {
             if !may_change {
-                let has = match (has, &info.arn) {
-                    (Some(has), _) => format!("maxReceiveCount = {has}"),
+                let current = match (current, &info.arn) {
+                    (Some(current), _) => format!("maxReceiveCount = {current}"),
                     (None, Some(_)) => "none".into(),
                     (None, None) => "not known, since GetQueueAttributes is not permitted".into(),
                 };
                 let limit = format!(
-                    "as the redrive policy of queue {:?} says, which is {has}; change that, or call create()",
-                    self.queue
+                    "as the redrive policy of queue {:?} says, which is {current}; change that, or call create()",
+                    self.name
                 );
-                return Err(Error::invalid("max_deliveries", most, limit));
+                return Err(Error::invalid("max_deliveries", max_deliveries, limit));
             }
-            let wanted = match &info.redrive {
-                Some((arn, _)) => policy(arn, most),
-                None => self.redrive_policy(most).await?,
+            let policy = match info.redrive_policy {
+                Some(policy) => RedrivePolicy { max_deliveries, ..policy },
+                None => self.new_redrive_policy(max_deliveries).await?,
             };
-            let request = self.client.sdk.set_queue_attributes().queue_url(&info.url);
-            let set = request.attributes(Attribute::RedrivePolicy, wanted).send().await;
-            set.map_err(|error| self.error(AwsError::from_sdk(&self.describe(), error)))?;
-            info = self.client.queue_info(info.url).await.map_err(|aws_error| self.error(aws_error))?;
+            self.client.set_redrive_policy(&info.url, &policy).await.map_err(|error| self.error(error))?;
+            info = self.client.queue_info(info.url).await.map_err(|error| self.error(error))?;
         }
         let info = Arc::new(info);
         self.sends.set_max_bytes(info.max_message_size.max(SAFE_BATCH_BYTES));
@@ -302,89 +299,111 @@ impl Queue {
         Ok(info)
     }
 
-    /// Asks for a batch, and again for the entries that the server failed to do. `is_before` says whether an entry must not be
-    /// done after another one, which came later. What is not good any more is not asked for; nor again
-    /// what would then be done after something that it goes before.
-    pub(super) async fn request_with_retries<J, F>(
+    /// How many messages are visible, delayed and in flight.
+    pub(super) async fn counts(self: &Arc<Self>) -> Result<[u64; 3], Error> {
+        let info = self.info().await?;
+        self.client.counts(&info.url).await.map_err(|error| self.error(error))
+    }
+
+    pub(super) async fn purge(self: &Arc<Self>) -> Result<u64, Error> {
+        let info = self.info().await?;
+        let last_purge = *lock(&self.last_purge);
+        let purged = self.client.purge(&info.url, last_purge).await.map_err(|error| self.error(error))?;
+        *lock(&self.last_purge) = Some(Instant::now());
+        Ok(purged)
+    }
+
+    /// Sends a batch request, and sends entries again that failed on the server's side.
+    ///
+    /// `check` says whether an entry may still be sent. `must_precede` says whether its first
+    /// argument must not be executed after the second: such an entry is not sent again when the
+    /// second one has succeeded.
+    pub(super) async fn request_with_retries<E, F>(
         &self,
-        entries: Vec<J>,
-        check: impl Fn(&J) -> Result<(), AwsError>,
-        is_before: impl Fn(&J, &J) -> bool,
-        ask: impl Fn(&[J]) -> F,
-    ) -> Vec<(J, Result<String, AwsError>)>
+        entries: Vec<E>,
+        check: impl Fn(&E) -> Result<(), AwsError>,
+        must_precede: impl Fn(&E, &E) -> bool,
+        request: impl Fn(&[E]) -> F,
+    ) -> Vec<(E, Result<String, AwsError>)>
     where
         F: Future<Output = Result<BatchResponse, AwsError>>,
     {
         let mut results = Vec::with_capacity(entries.len());
-        let mut parts = vec![entries];
-        while let Some(mut left) = parts.pop() {
+        let mut batches = vec![entries];
+        while let Some(mut batch) = batches.pop() {
             let mut attempt = 1;
             loop {
-                let mut good = Vec::with_capacity(left.len());
-                for entry in left {
+                let mut valid = Vec::with_capacity(batch.len());
+                for entry in batch {
                     match check(&entry) {
-                        Ok(()) => good.push(entry),
-                        Err(aws_error) => results.push((entry, Err(aws_error))),
+                        Ok(()) => valid.push(entry),
+                        Err(error) => results.push((entry, Err(error))),
                     }
                 }
-                left = good;
-                if left.is_empty() {
+                if valid.is_empty() {
                     break;
                 }
-                let (done, failed) = match ask(&left).await {
-                    Ok(answer) => answer,
-                    // What is still good is asked for without the rest.
-                    Err(aws_error) if aws_error.is_abandoned() => continue,
-                    // One of them may be why, and the others are not to suffer for it.
-                    Err(aws_error) if left.len() > 1 && aws_error.is_about_content() => {
-                        parts.extend(left.into_iter().rev().map(|entry| vec![entry]));
+                let response = match request(&valid).await {
+                    Ok(response) => response,
+                    // The lease of one entry ended. `check` drops that entry, and the others are
+                    // sent again.
+                    Err(error) if error.is_abandoned() => {
+                        batch = valid;
+                        continue;
+                    }
+                    // One entry may be the cause, so each is sent alone.
+                    Err(error) if valid.len() > 1 && error.is_about_content() => {
+                        batches.extend(valid.into_iter().rev().map(|entry| vec![entry]));
                         break;
                     }
-                    Err(aws_error) => {
-                        results.extend(left.into_iter().map(|entry| (entry, Err(aws_error.clone()))));
+                    Err(error) => {
+                        results.extend(valid.into_iter().map(|entry| (entry, Err(error.clone()))));
                         break;
                     }
                 };
-                let mut outcomes: Vec<Option<Result<String, AwsError>>> = (0..left.len()).map(|_| None).collect();
-                let mut note = |id: &str, outcome| {
-                    if let Some(slot) = id.parse::<usize>().ok().and_then(|at| outcomes.get_mut(at)) {
-                        *slot = Some(outcome);
-                    }
+                let outcomes = self.outcomes(response, valid.len());
+                let is_overtaken = |index: usize| {
+                    let mut later = valid.iter().zip(&outcomes).skip(index + 1);
+                    later.any(|(later, outcome)| outcome.is_ok() && must_precede(&valid[index], later))
                 };
-                for (id, value) in done {
-                    note(&id, Ok(value));
-                }
-                for entry in failed {
-                    let id = entry.id.clone();
-                    note(&id, Err(AwsError::from_entry(&self.describe(), entry)));
-                }
-                let done: Vec<bool> = outcomes.iter().map(|outcome| matches!(outcome, Some(Ok(_)))).collect();
-                let is_overtaken = |at: usize| {
-                    let later = left[at + 1..].iter().zip(&done[at + 1..]);
-                    later.into_iter().any(|(later, is_done)| *is_done && is_before(&left[at], later))
+                let is_retried = |index: usize| {
+                    let is_transient = outcomes[index].as_ref().is_err_and(AwsError::is_transient);
+                    is_transient && attempt < MAX_ATTEMPTS && !is_overtaken(index)
                 };
-                let overtaken: Vec<bool> = (0..left.len()).map(is_overtaken).collect();
-                let mut again = Vec::new();
-                for ((entry, outcome), is_overtaken) in left.into_iter().zip(outcomes).zip(overtaken) {
-                    let outcome = outcome.unwrap_or_else(|| Err(AwsError::missing_entry(&self.describe())));
-                    match outcome {
-                        Err(aws_error) if aws_error.error.is_transient() && attempt < ATTEMPTS && !is_overtaken => {
-                            again.push(entry);
-                        }
-                        // What is done too late was perhaps done to something else.
-                        outcome => {
-                            let outcome = outcome.and_then(|done| check(&entry).map(|()| done));
-                            results.push((entry, outcome));
-                        }
+                let is_retried: Vec<bool> = (0..valid.len()).map(is_retried).collect();
+                batch = Vec::new();
+                for ((entry, outcome), is_retried) in valid.into_iter().zip(outcomes).zip(is_retried) {
+                    if is_retried {
+                        batch.push(entry);
+                        continue;
                     }
+                    // After the end of a lease SQS may have executed the entry on a later delivery.
+                    let outcome = outcome.and_then(|value| check(&entry).map(|()| value));
+                    results.push((entry, outcome));
                 }
-                left = again;
-                if !left.is_empty() {
-                    Sleep::for_(SystemClock::shared(), crate::mailbox::receive::pause_after(attempt)).await;
+                if batch.is_empty() {
+                    break;
                 }
+                Sleep::for_(SystemClock::shared(), pause_after(attempt)).await;
                 attempt += 1;
             }
         }
         results
+    }
+
+    /// The outcome of each entry of a batch, in the order of the request.
+    fn outcomes(&self, response: BatchResponse, count: usize) -> Vec<Result<String, AwsError>> {
+        let mut outcomes: Vec<_> = (0..count).map(|_| Err(AwsError::missing_entry(&self.describe()))).collect();
+        let succeeded = response.succeeded.into_iter().map(|(id, value)| (id, Ok(value)));
+        let failed = response
+            .failed
+            .into_iter()
+            .map(|entry| (entry.id.clone(), Err(AwsError::from_entry(&self.describe(), entry))));
+        for (id, outcome) in succeeded.chain(failed) {
+            if let Some(slot) = id.parse::<usize>().ok().and_then(|index| outcomes.get_mut(index)) {
+                *slot = outcome;
+            }
+        }
+        outcomes
     }
 }

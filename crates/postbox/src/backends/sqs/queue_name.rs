@@ -1,34 +1,39 @@
-//! Names of mailboxes as names of queues.
+//! Maps the names of mailboxes to names of queues.
 //!
-//! SQS allows letters, digits, `-` and `_`, and `.fifo` at the end. What else may be in a name is written as `_-` and a letter;
-//! ordinary names stay as they are, and no two become one.
+//! SQS allows letters, digits, `-` and `_`, and `.fifo` at the end. Other characters are written as
+//! `_-` and a letter. Ordinary names stay as they are, and no two mailboxes share a queue.
 
 use crate::error::Error;
 use crate::resolver::address::MailboxName;
 
-/// How the name of a queue that keeps its messages in order ends.
+/// The name of a FIFO queue ends with it.
 pub(super) const FIFO_SUFFIX: &str = ".fifo";
-/// Between a prefix and a name.
+/// Stands between the prefix and the name of a mailbox.
 const PREFIX_SEPARATOR: &str = "_-t";
-/// What the name of the queue for dead letters has at the end, before `.fifo`.
+/// The name of a dead-letter queue ends with it, before `.fifo`.
 const DEAD_LETTER_SUFFIX: &str = "_-dead";
-/// What SQS allows.
+/// The longest name that SQS allows.
 pub(super) const MAX_LENGTH: usize = 80;
-/// The same, of a queue whose dead letters have one of their own.
+/// The longest name of a queue that leaves room for the name of its dead-letter queue.
 pub(super) const MAX_LENGTH_WITH_DEAD_LETTERS: usize = MAX_LENGTH - DEAD_LETTER_SUFFIX.len();
 
 pub(super) fn is_fifo(name: &MailboxName) -> bool {
     name.as_str().ends_with(FIFO_SUFFIX)
 }
 
-fn escape(text: &str, into: &mut String) {
+/// Splits `.fifo` off a name.
+fn split_fifo(name: &str) -> (&str, &str) {
+    name.strip_suffix(FIFO_SUFFIX).map_or((name, ""), |base| (base, FIFO_SUFFIX))
+}
+
+fn escape(text: &str, out: &mut String) {
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
         match character {
-            '.' => into.push_str("_-p"),
-            ':' => into.push_str("_-c"),
-            '_' if characters.peek() == Some(&'-') => into.push_str("_-u"),
-            other => into.push(other),
+            '.' => out.push_str("_-p"),
+            ':' => out.push_str("_-c"),
+            '_' if characters.peek() == Some(&'-') => out.push_str("_-u"),
+            other => out.push(other),
         }
     }
 }
@@ -50,34 +55,33 @@ fn unescape(text: &str) -> Option<String> {
     Some(plain)
 }
 
-/// The queue of a mailbox, and the one for its dead letters.
-pub(super) fn for_mailbox(name: &MailboxName) -> Result<(String, String), Error> {
-    let (text, suffix) =
-        name.as_str().strip_suffix(FIFO_SUFFIX).map_or((name.as_str(), ""), |text| (text, FIFO_SUFFIX));
-    let mut base = String::new();
+/// The name of a mailbox's queue.
+pub(super) fn of_mailbox(name: &MailboxName) -> Result<String, Error> {
+    let (base, suffix) = split_fifo(name.as_str());
+    let mut queue = String::new();
     if let Some(prefix) = name.prefix() {
-        escape(prefix, &mut base);
-        base.push_str(PREFIX_SEPARATOR);
+        escape(prefix, &mut queue);
+        queue.push_str(PREFIX_SEPARATOR);
     }
-    escape(text, &mut base);
-    let queue = format!("{base}{suffix}");
-    if queue.len() > MAX_LENGTH || text.is_empty() {
+    escape(base, &mut queue);
+    queue.push_str(suffix);
+    if queue.len() > MAX_LENGTH || base.is_empty() {
         let limit = format!("1 to {MAX_LENGTH} characters as the name of a queue, and this makes {queue:?}");
         return Err(Error::invalid("mailbox name", format!("{:?}", name.to_string()), limit));
     }
-    let dead = dead_letter_queue(&queue);
-    Ok((queue, dead))
+    Ok(queue)
 }
 
-/// The queue for the dead letters of a queue.
+/// The name of the dead-letter queue that Postbox creates for a queue.
 pub(super) fn dead_letter_queue(queue: &str) -> String {
-    let (base, suffix) = queue.strip_suffix(FIFO_SUFFIX).map_or((queue, ""), |base| (base, FIFO_SUFFIX));
+    let (base, suffix) = split_fifo(queue);
     format!("{base}{DEAD_LETTER_SUFFIX}{suffix}")
 }
 
-/// The mailbox of a queue, if it is one.
-pub(super) fn mailbox(queue: &str) -> Option<MailboxName> {
-    let (base, suffix) = queue.strip_suffix(FIFO_SUFFIX).map_or((queue, ""), |base| (base, FIFO_SUFFIX));
+/// The mailbox that a queue belongs to. `None` for dead-letter queues, and for names that no mailbox
+/// has.
+pub(super) fn to_mailbox(queue: &str) -> Option<MailboxName> {
+    let (base, suffix) = split_fifo(queue);
     if base.ends_with(DEAD_LETTER_SUFFIX) {
         return None;
     }
@@ -95,11 +99,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn queue(name: &str) -> String {
-        for_mailbox(&MailboxName::new(name).unwrap()).unwrap().0
+        of_mailbox(&MailboxName::new(name).unwrap()).unwrap()
     }
 
     #[test]
-    fn ordinary_names_stay_as_they_are() {
+    fn ordinary_names_are_not_escaped() {
         for name in ["requests", "my_queue-7", "orders.fifo", "-x-", "_", "a__b"] {
             assert_eq!(queue(name), name);
         }
@@ -107,23 +111,23 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_cannot_be_reached_by_a_name() {
+    fn no_name_escapes_its_prefix() {
         let name = MailboxName::new("x").unwrap().with_prefix("tenant").unwrap();
-        let inside = for_mailbox(&name).unwrap().0;
-        assert_eq!(inside, "tenant_-tx");
-        assert_ne!(queue("tenant_-tx"), inside);
-        assert_eq!(mailbox(&inside), Some(name));
+        let prefixed = of_mailbox(&name).unwrap();
+        assert_eq!(prefixed, "tenant_-tx");
+        assert_ne!(queue("tenant_-tx"), prefixed);
+        assert_eq!(to_mailbox(&prefixed), Some(name));
     }
 
     #[test]
-    fn names_that_become_too_long_are_refused() {
-        let error = for_mailbox(&MailboxName::new(&".".repeat(40)).unwrap()).unwrap_err().to_string();
+    fn names_that_are_too_long_when_escaped_are_refused() {
+        let error = of_mailbox(&MailboxName::new(&".".repeat(40)).unwrap()).unwrap_err().to_string();
         assert!(error.contains("80"), "{error}");
     }
 
     proptest! {
         #[test]
-        fn no_two_names_are_one_queue(
+        fn no_two_mailboxes_share_a_queue(
             prefix in proptest::option::of("[a_.:t-]{1,6}"),
             name in "[a_.:dpcut-]{1,9}(\\.fifo)?",
         ) {
@@ -131,10 +135,10 @@ mod tests {
             if let Some(prefix) = prefix {
                 name = name.with_prefix(&prefix).unwrap();
             }
-            let Ok((queue, dead)) = for_mailbox(&name) else { return Ok(()) };
+            let Ok(queue) = of_mailbox(&name) else { return Ok(()) };
             prop_assert!(queue.trim_end_matches(FIFO_SUFFIX).bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
-            prop_assert_eq!(mailbox(&queue), Some(name));
-            prop_assert_eq!(mailbox(&dead), None);
+            prop_assert_eq!(to_mailbox(&queue), Some(name));
+            prop_assert_eq!(to_mailbox(&dead_letter_queue(&queue)), None);
         }
     }
 }

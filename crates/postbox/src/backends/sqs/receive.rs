@@ -1,9 +1,9 @@
-//! PendingReceive: at once, or by a long poll that is shared.
+//! Receives messages: at once, or by a shared long poll.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lease_tracker::after;
+use super::lease_tracker::add_duration;
 use super::long_poll::{LongPoll, max_response_time};
 use super::message_format::whole_seconds;
 use super::queue::Queue;
@@ -16,10 +16,11 @@ use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::oneshot;
 
-/// A poll that brings nothing takes longer, since it waits for a second at least.
-const EARLY: Duration = Duration::from_millis(250);
+/// A server that answers an empty long poll sooner does not wait. The next long poll is then delayed
+/// by this time.
+const MIN_EMPTY_POLL: Duration = Duration::from_millis(250);
 
-/// A receive that does not wait.
+/// A receive without a wait, which waits for its request.
 pub(super) struct PendingReceive {
     max: usize,
     visibility: Duration,
@@ -37,14 +38,13 @@ impl Entry for PendingReceive {
 }
 
 impl Queue {
-    /// LeaseTracker what is there, for others together with this one.
     pub(super) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
-        if !request.wait.is_zero() {
-            return self.wait(request);
-        }
-        let back = Arc::clone(self);
+        let queue = Arc::clone(self);
         let (sender, found) =
-            oneshot::channel(Some(Box::new(move |deliveries: Vec<Delivery>| back.return_deliveries(deliveries))));
+            oneshot::channel(Some(Box::new(move |deliveries: Vec<Delivery>| queue.return_deliveries(deliveries))));
+        if !request.wait.is_zero() {
+            return self.receive_by_long_poll(request, sender, found);
+        }
         let entry = PendingReceive { max: request.max, visibility: request.visibility, sender };
         let serve = |queue: Arc<Queue>, entries| -> Work { Box::pin(async move { queue.receive_all(entries).await }) };
         submit(self, |queue| &queue.receives, serve, [entry]);
@@ -55,7 +55,7 @@ impl Queue {
         entries.retain(|entry| !entry.sender.is_unwanted());
         let Some(visibility) = entries.first().map(|entry| entry.visibility) else { return };
         let max = entries.iter().map(|entry| entry.max).sum();
-        match self.lease(max, visibility, None).await {
+        match self.request_messages(max, visibility, None).await {
             Ok(found) => {
                 let mut found = found.into_iter();
                 for entry in entries {
@@ -67,97 +67,90 @@ impl Queue {
         }
     }
 
-    /// Asks for messages, waits for them for a number of seconds if there is one, and keeps their leases.
-    async fn lease(
+    /// Sends a receive request, and adds the leases to the tracker.
+    async fn request_messages(
         self: &Arc<Self>,
         max: usize,
         visibility: Duration,
-        wait: Option<i32>,
+        wait_seconds: Option<i32>,
     ) -> Result<Vec<Delivery>, Error> {
         let info = self.info().await?;
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let seconds = whole_seconds(visibility);
-        let found = self.client.receive(&info.url, max, seconds, wait.unwrap_or(0), self.is_fifo, &[]).await;
-        let found = found.map_err(|aws_error| self.error(aws_error))?;
-        // A lease begins between the request and its answer: shortly before the answer, if the request waited.
-        let start = if wait.is_some() { Instant::now() } else { asked };
-        let until = after(start, Duration::from_secs(seconds.unsigned_abs().into()));
-        found.iter().for_each(|received| self.leases.add(received, start, until));
+        let found = self.client.receive(&info.url, max, seconds, wait_seconds.unwrap_or(0), self.is_fifo, &[]).await;
+        let found = found.map_err(|error| self.error(error))?;
+        // SQS starts a lease between the request and the response; in a long poll, shortly before
+        // the response.
+        let start = if wait_seconds.is_some() { Instant::now() } else { sent_at };
+        let deadline = add_duration(start, Duration::from_secs(seconds.unsigned_abs().into()));
+        found.iter().for_each(|received| self.leases.add(received, start, deadline));
         Ok(found.into_iter().map(|received| received.delivery).collect())
     }
 
-    /// Makes visible again what nobody takes.
-    pub(super) fn return_deliveries(self: &Arc<Self>, deliveries: Vec<Delivery>) {
+    /// Makes deliveries visible again that no receiver takes.
+    fn return_deliveries(self: &Arc<Self>, deliveries: Vec<Delivery>) {
         let receipts =
             deliveries.into_iter().map(|delivery| Receipt { id: delivery.id, handle: delivery.receipt_handle });
-        let changes = receipts.map(|receipt| (receipt, Visibility::Return(Duration::ZERO))).collect::<Vec<_>>();
+        let changes: Vec<_> = receipts.map(|receipt| (receipt, Visibility::Return(Duration::ZERO))).collect();
         if !changes.is_empty() {
             drop(self.set_visibility(changes));
         }
     }
 
-    /// A receive that waits, on a long poll that it shares.
-    fn wait(self: &Arc<Self>, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
-        let back = Arc::clone(self);
-        let (sender, found) =
-            oneshot::channel(Some(Box::new(move |deliveries: Vec<Delivery>| back.return_deliveries(deliveries))));
-        let late = max_response_time(request.wait);
+    fn receive_by_long_poll(
+        self: &Arc<Self>,
+        request: Receive,
+        sender: oneshot::Sender<Vec<Delivery>>,
+        found: oneshot::Receiver<Vec<Delivery>>,
+    ) -> Answer<Result<Vec<Delivery>, Error>> {
+        let max_response_time = max_response_time(request.wait);
         self.long_polls.add_waiter(request, sender);
-        self.poll();
+        self.start_long_polls();
         Answer::from_future(async move {
             let clock = SystemClock::shared();
-            let end = clock.now().after(late);
-            match unless(Sleep::until(clock, end), found).await {
-                Some(found) => found,
-                None => Ok(Vec::new()),
-            }
+            let end = clock.now().after(max_response_time);
+            unless(Sleep::until(clock, end), found).await.unwrap_or_else(|| Ok(Vec::new()))
         })
     }
 
-    /// Starts as many long polls as those who wait need.
-    fn poll(self: &Arc<Self>) {
+    /// Starts as many long polls as the waiters need.
+    fn start_long_polls(self: &Arc<Self>) {
         while let Some(poll) = self.long_polls.next_poll() {
             let queue = Arc::clone(self);
             let task = LongPollTask { queue: Arc::clone(&queue), poll: Some(poll) };
-            // Without the thread `task` is dropped, which tells the receivers.
+            // Without the I/O thread `task` is dropped, and the waiters get an error.
             let _ = io_thread::spawn(async move {
-                let asked = Instant::now();
-                let found = queue.lease(poll.max, poll.visibility, Some(poll.wait)).await;
-                pause_if_early(&found, asked).await;
+                let sent_at = Instant::now();
+                let found = queue.request_messages(poll.max, poll.visibility, Some(poll.wait_seconds)).await;
+                let is_empty = found.as_ref().is_ok_and(Vec::is_empty);
+                if is_empty && sent_at.elapsed() < MIN_EMPTY_POLL {
+                    Sleep::for_(SystemClock::shared(), MIN_EMPTY_POLL).await;
+                }
                 task.deliver(found);
             });
         }
     }
 }
 
-/// A poll that is under way, and one way or another ends.
+/// A long poll in progress. If it is dropped before its response, its waiters get an error.
 struct LongPollTask {
     queue: Arc<Queue>,
     poll: Option<LongPoll>,
 }
 
 impl LongPollTask {
-    /// What it has brought goes to those who wait, who may need another one.
     fn deliver(mut self, found: Result<Vec<Delivery>, Error>) {
         if let Some(poll) = self.poll.take() {
             self.queue.return_deliveries(self.queue.long_polls.deliver(poll, found));
-            self.queue.poll();
+            self.queue.start_long_polls();
         }
     }
 }
 
 impl Drop for LongPollTask {
     fn drop(&mut self) {
-        // The request panicked, or could not be made.
         if let Some(poll) = self.poll.take() {
-            self.queue.long_polls.deliver(poll, Err(Error::connection("a long poll ended before its answer")));
+            self.queue.long_polls.deliver(poll, Err(Error::connection("a long poll ended before its response")));
         }
-    }
-}
-
-/// A server that does not wait is not asked all the time.
-async fn pause_if_early(found: &Result<Vec<Delivery>, Error>, asked: Instant) {
-    if matches!(found, Ok(found) if found.is_empty()) && asked.elapsed() < EARLY {
-        Sleep::for_(SystemClock::shared(), EARLY).await;
     }
 }

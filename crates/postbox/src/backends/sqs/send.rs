@@ -1,11 +1,11 @@
-//! PendingSend: letters into batches.
+//! Sends messages, in batches.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::SendMessageBatchRequestEntry as SendEntry;
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 
 use super::client::QueueInfo;
 use super::error::AwsError;
@@ -18,20 +18,20 @@ use crate::mailbox::operation::Answer;
 use crate::runtime::batcher::{Entry, Work, submit};
 use crate::runtime::oneshot;
 
-/// How old what is known of a queue may be when it is held against somebody.
-const FRESH: Duration = Duration::from_secs(60);
+/// Attributes of a queue that are older are read again before a message is refused for its size.
+const MAX_INFO_AGE: Duration = Duration::from_secs(60);
 
 /// A message that waits to be sent.
 pub(super) struct PendingSend {
     message: Outgoing,
-    /// Whose order it is in.
+    /// The message group. `None` on standard queues.
     group: Option<String>,
     sender: oneshot::Sender<MessageId>,
 }
 
 impl Entry for PendingSend {
     fn bytes(&self) -> usize {
-        // Attributes are few; where they are not, the request is divided.
+        // An estimate of the attributes. `send_all` divides a request that is too large.
         self.message.body.len() + 512
     }
 }
@@ -43,7 +43,7 @@ impl Queue {
     ) -> Vec<Answer<Result<MessageId, Error>>> {
         let mut answers = Vec::new();
         let entries = messages.into_iter().filter_map(|message| {
-            if let Err(error) = self.check(&message) {
+            if let Err(error) = self.check_ids(&message) {
                 answers.push(Answer::ready(Err(error)));
                 return None;
             }
@@ -58,104 +58,102 @@ impl Queue {
     }
 
     async fn send_all(self: &Arc<Self>, entries: Vec<PendingSend>) {
-        let (info, letters) = match self.letters(&entries).await {
-            Ok(known) => known,
+        let (info, encoded) = match self.encode(&entries).await {
+            Ok(encoded) => encoded,
             Err(error) => return entries.iter().for_each(|entry| entry.sender.send(Err(error.clone()))),
         };
-        let most_bytes = info.max_message_size.max(SAFE_BATCH_BYTES);
-        let (mut part, mut bytes) = (Vec::new(), 0);
-        for (entry, letter) in entries.into_iter().zip(letters) {
-            if letter.size > info.max_message_size {
+        let max_bytes = info.max_message_size.max(SAFE_BATCH_BYTES);
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        for (entry, encoded) in entries.into_iter().zip(encoded) {
+            if encoded.size > info.max_message_size {
                 let limit = format!(
                     "up to {} bytes, the MaximumMessageSize of queue {:?}, body and attributes as SQS keeps them",
-                    info.max_message_size, self.queue
+                    info.max_message_size, self.name
                 );
-                entry.sender.send(Err(Error::invalid("message size", format!("{} bytes", letter.size), limit)));
+                entry.sender.send(Err(Error::invalid("message size", format!("{} bytes", encoded.size), limit)));
                 continue;
             }
-            if bytes + letter.size > most_bytes {
-                self.send_part(&info, std::mem::take(&mut part)).await;
+            if bytes + encoded.size > max_bytes {
+                self.send_batch(&info, std::mem::take(&mut batch)).await;
                 bytes = 0;
             }
-            bytes += letter.size;
-            part.push((entry, letter));
+            bytes += encoded.size;
+            batch.push((entry, encoded));
         }
-        self.send_part(&info, part).await;
+        self.send_batch(&info, batch).await;
     }
 
-    /// What is known of the queue, and the messages as it keeps them. Known afresh if one of them seems too large for it.
-    async fn letters(
-        self: &Arc<Self>,
-        entries: &[PendingSend],
-    ) -> Result<(Arc<QueueInfo>, Vec<EncodedMessage>), Error> {
-        let written = |info: Arc<QueueInfo>| {
-            let letters: Vec<_> = entries.iter().map(|entry| letter(&info, &entry.message)).collect();
-            (info, letters)
-        };
-        let (info, letters) = written(self.info().await?);
-        let fits = letters.iter().all(|letter| letter.size <= info.max_message_size);
-        if fits || info.since.elapsed() < FRESH {
-            return Ok((info, letters));
+    /// Encodes messages. If one is too large, the limit of the queue is read again, since it may have
+    /// changed.
+    async fn encode(self: &Arc<Self>, entries: &[PendingSend]) -> Result<(Arc<QueueInfo>, Vec<EncodedMessage>), Error> {
+        let encode_all =
+            |info: &QueueInfo| -> Vec<_> { entries.iter().map(|entry| encode(info, &entry.message)).collect() };
+        let info = self.info().await?;
+        let encoded = encode_all(&info);
+        let fits = encoded.iter().all(|encoded| encoded.size <= info.max_message_size);
+        if fits || info.read_at.elapsed() < MAX_INFO_AGE {
+            return Ok((info, encoded));
         }
-        self.forget();
-        Ok(written(self.info().await?))
+        self.forget_info();
+        let info = self.info().await?;
+        let encoded = encode_all(&info);
+        Ok((info, encoded))
     }
 
-    /// Whether SQS takes the ids of a message by which it keeps order.
-    fn check(&self, message: &Outgoing) -> Result<(), Error> {
+    /// Checks the ids by which a FIFO queue orders and deduplicates.
+    fn check_ids(&self, message: &Outgoing) -> Result<(), Error> {
         if !self.is_fifo {
             return Ok(());
         }
         let special = message.special.as_deref();
-        let (group, once) =
-            special.map_or((None, None), |special| (special.group.as_deref(), special.deduplication.as_deref()));
-        // It stands for those that are not given.
-        let own = (group.is_none() || once.is_none()).then(|| message.id.to_string());
-        for (parameter, id) in [("group", group), ("deduplication_id", once), ("id", own.as_deref())] {
-            if let Some(id) = id.filter(|id| !is_order_id(id)) {
-                return Err(Error::invalid(parameter, format!("{id:?}"), ORDER_IDS));
+        let group = special.and_then(|special| special.group.as_deref());
+        let deduplication = special.and_then(|special| special.deduplication.as_deref());
+        // The id of the message stands in for a missing one.
+        let own = (group.is_none() || deduplication.is_none()).then(|| message.id.to_string());
+        for (parameter, id) in [("group", group), ("deduplication_id", deduplication), ("id", own.as_deref())] {
+            if let Some(id) = id.filter(|id| !is_fifo_id(id)) {
+                return Err(Error::invalid(parameter, format!("{id:?}"), FIFO_ID_RULE));
             }
         }
         Ok(())
     }
 
-    /// The group of a message, on a queue that has them. Without one it waits for no other.
+    /// The message group on a FIFO queue. A message without one is its own group.
     fn group(&self, message: &Outgoing) -> Option<String> {
-        let wanted = || message.special.as_deref().and_then(|special| special.group.clone());
-        let usual = || self.client.config.group.clone();
-        self.is_fifo.then(|| wanted().or_else(usual).unwrap_or_else(|| message.id.to_string()))
+        let given = || message.special.as_deref().and_then(|special| special.group.clone());
+        let default = || self.client.config.default_group.clone();
+        self.is_fifo.then(|| given().or_else(default).unwrap_or_else(|| message.id.to_string()))
     }
 
-    async fn send_part(&self, info: &QueueInfo, entries: Vec<(PendingSend, EncodedMessage)>) {
-        // Messages of one group keep their order.
-        let is_before = |one: &(PendingSend, EncodedMessage), other: &(PendingSend, EncodedMessage)| {
-            one.0.group.is_some() && one.0.group == other.0.group
+    async fn send_batch(&self, info: &QueueInfo, entries: Vec<(PendingSend, EncodedMessage)>) {
+        let is_same_group = |first: &(PendingSend, EncodedMessage), second: &(PendingSend, EncodedMessage)| {
+            first.0.group.is_some() && first.0.group == second.0.group
         };
-        let results =
-            self.request_with_retries(entries, |_| Ok(()), is_before, |entries| self.send_request(info, entries)).await;
-        for ((entry, _), result) in results {
-            // A message that may be one that was sent before has the queue's own id: that of the first.
-            let id =
-                result.map_err(|aws_error| self.error(aws_error)).map(|sent| match is_once(info, &entry.message) {
-                    true => sent.into(),
-                    false => entry.message.id.clone(),
-                });
+        let request = |entries: &[(PendingSend, EncodedMessage)]| self.request_sends(info, entries);
+        for ((entry, _), result) in self.request_with_retries(entries, |_| Ok(()), is_same_group, request).await {
+            let id = result.map_err(|error| self.error(error)).map(|sqs_id| match has_sqs_id(info, &entry.message) {
+                true => sqs_id.into(),
+                false => entry.message.id.clone(),
+            });
             entry.sender.send(id);
         }
     }
 
-    fn send_request<'a>(
+    fn request_sends<'a>(
         &'a self,
         info: &QueueInfo,
         entries: &[(PendingSend, EncodedMessage)],
     ) -> Pin<Box<dyn Future<Output = Result<BatchResponse, AwsError>> + Send + 'a>> {
-        let client = &self.client.sdk;
-        let mut entries: Vec<SendEntry> =
-            entries.iter().enumerate().map(|(at, (entry, letter))| self.entry(info, at, entry, letter)).collect();
+        let sdk = &self.client.sdk;
+        let mut entries: Vec<_> = entries
+            .iter()
+            .enumerate()
+            .map(|(index, (entry, encoded))| self.request_entry(info, index, entry, encoded))
+            .collect();
         if entries.len() == 1
             && let Some(entry) = entries.pop()
         {
-            let request = client
+            let request = sdk
                 .send_message()
                 .queue_url(&info.url)
                 .message_body(entry.message_body)
@@ -165,56 +163,62 @@ impl Queue {
                 .set_message_deduplication_id(entry.message_deduplication_id)
                 .send();
             return Box::pin(async move {
-                let answer = request.await.map_err(|error| AwsError::from_sdk(&self.describe(), error))?;
-                Ok((vec![(entry.id, answer.message_id.unwrap_or_default())], Vec::new()))
+                let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
+                Ok(BatchResponse::one(response.message_id.unwrap_or_default()))
             });
         }
-        let request = client.send_message_batch().queue_url(&info.url).set_entries(Some(entries)).send();
+        let request = sdk.send_message_batch().queue_url(&info.url).set_entries(Some(entries)).send();
         Box::pin(async move {
-            let answer = request.await.map_err(|error| AwsError::from_sdk(&self.describe(), error))?;
-            let sent = answer.successful.into_iter().map(|entry| (entry.id, entry.message_id));
-            Ok((sent.collect(), answer.failed))
+            let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
+            let succeeded = response.successful.into_iter().map(|entry| (entry.id, entry.message_id));
+            Ok(BatchResponse { succeeded: succeeded.collect(), failed: response.failed })
         })
     }
 
-    fn entry(&self, info: &QueueInfo, at: usize, entry: &PendingSend, letter: &EncodedMessage) -> SendEntry {
+    fn request_entry(
+        &self,
+        info: &QueueInfo,
+        index: usize,
+        entry: &PendingSend,
+        encoded: &EncodedMessage,
+    ) -> SendMessageBatchRequestEntry {
         let message = &entry.message;
-        let wanted = || message.special.as_deref().and_then(|special| special.deduplication.clone());
-        let own = || (!is_once(info, message)).then(|| message.id.to_string());
-        let deduplication = if self.is_fifo { wanted().or_else(own) } else { None };
-        SendEntry::builder()
-            .id(at.to_string())
-            .message_body(&letter.body)
-            .set_message_attributes(Some(letter.attributes.clone()))
+        let given = || message.special.as_deref().and_then(|special| special.deduplication.clone());
+        let own = || (!has_sqs_id(info, message)).then(|| message.id.to_string());
+        SendMessageBatchRequestEntry::builder()
+            .id(index.to_string())
+            .message_body(&encoded.body)
+            .set_message_attributes(Some(encoded.attributes.clone()))
             .set_delay_seconds((!message.delay.is_zero()).then(|| whole_seconds(message.delay)))
             .set_message_group_id(entry.group.clone())
-            .set_message_deduplication_id(deduplication)
+            .set_message_deduplication_id(if self.is_fifo { given().or_else(own) } else { None })
             .build()
-            .expect("it has an id and a body")
+            .expect("the entry has an id and a body")
     }
 }
 
-/// What SQS takes as a group or as an id for deduplication.
-pub(super) const ORDER_IDS: &str = "1 to 128 letters, digits and punctuation marks of ASCII on a FIFO queue";
+/// What SQS accepts as a message group or as a deduplication id.
+pub(super) const FIFO_ID_RULE: &str = "1 to 128 letters, digits and punctuation marks of ASCII on a FIFO queue";
 
-pub(super) fn is_order_id(text: &str) -> bool {
+pub(super) fn is_fifo_id(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Whether it may be one that was sent before: then its id is the queue's own. A request is always new, since whoever asks waits for
-/// the reply to this one.
-fn is_once(info: &QueueInfo, message: &Outgoing) -> bool {
+/// Whether SQS's id is the id of the message, because SQS may deduplicate it: a repeated send then
+/// returns the id of the first. A request is never deduplicated by content: its caller waits for a
+/// reply of its own.
+fn has_sqs_id(info: &QueueInfo, message: &Outgoing) -> bool {
     let is_request = message.headers.as_ref().is_some_and(|headers| headers.reply.is_some());
-    let is_said = message.special.as_deref().is_some_and(|special| special.deduplication.is_some());
-    is_said || info.content_based_deduplication && !is_request
+    let has_deduplication_id = message.special.as_deref().is_some_and(|special| special.deduplication.is_some());
+    has_deduplication_id || info.content_based_deduplication && !is_request
 }
 
-fn letter(info: &QueueInfo, message: &Outgoing) -> EncodedMessage {
+fn encode(info: &QueueInfo, message: &Outgoing) -> EncodedMessage {
     EncodedMessage::new(MessageContent {
-        id: (!is_once(info, message)).then_some(&message.id),
+        id: (!has_sqs_id(info, message)).then_some(&message.id),
         body: &message.body,
         content_type: &message.content_type,
         headers: message.headers.as_deref(),
-        dead: None,
+        dead_letter: None,
     })
 }

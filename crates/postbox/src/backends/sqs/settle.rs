@@ -1,16 +1,14 @@
-//! Acts on deliveries: finishing, giving back, extending.
+//! Settles deliveries: acknowledges them, returns them to the queue, or extends their leases.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aws_sdk_sqs::types::{
-    ChangeMessageVisibilityBatchRequestEntry as ChangeEntry, DeleteMessageBatchRequestEntry as DeleteEntry,
-};
+use aws_sdk_sqs::types::{ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry};
 
 use super::error::AwsError;
-use super::lease_tracker::{BeginSettle, after};
+use super::lease_tracker::{BeginSettle, add_duration};
 use super::message_format::whole_seconds;
 use super::queue::{BatchResponse, Queue};
 use crate::backend::{Receipt, Visibility};
@@ -23,28 +21,42 @@ use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::oneshot;
 
-/// For so many seconds SQS leases a message, with all extensions.
+/// The longest lease on SQS, extensions included, in seconds.
 const MAX_LEASE_SECONDS: u64 = 12 * 60 * 60;
 
-/// An act on a delivery, and what it makes of the lease.
+/// An operation on a delivery that waits for its request.
 pub(super) struct PendingSettle {
     guard: SettleGuard,
-    /// When it becomes visible again, and whether the lease ends. `None`: it is deleted.
-    change: Option<(i32, bool)>,
+    action: Action,
     sender: oneshot::Sender<()>,
 }
 
 impl Entry for PendingSettle {}
 
-fn deletes_of(queue: &Queue) -> &Batcher<PendingSettle> {
-    &queue.deletes
+#[derive(Clone, Copy, PartialEq)]
+enum Action {
+    Delete,
+    /// Ends the lease. The message becomes visible after this number of seconds.
+    Return(i32),
+    /// Extends the lease to this number of seconds from now.
+    Extend(i32),
 }
 
-fn changes_of(queue: &Queue) -> &Batcher<PendingSettle> {
-    &queue.changes
+impl Action {
+    /// The visibility timeout to send. `None` for a deletion.
+    fn visibility_seconds(self) -> Option<i32> {
+        match self {
+            Action::Delete => None,
+            Action::Return(seconds) | Action::Extend(seconds) => Some(seconds),
+        }
+    }
 }
 
-/// An act on a delivery has begun. When this is dropped the next one may, whatever has become of it.
+fn seconds(number: i32) -> Duration {
+    Duration::from_secs(number.unsigned_abs().into())
+}
+
+/// An operation on a delivery that has begun. Dropping it lets the next operation begin.
 pub(super) struct SettleGuard {
     queue: Arc<Queue>,
     receipt: Receipt,
@@ -52,37 +64,36 @@ pub(super) struct SettleGuard {
 }
 
 impl SettleGuard {
+    /// The caller has begun the operation in the lease tracker.
     pub(super) fn new(queue: &Arc<Queue>, receipt: Receipt) -> Self {
         SettleGuard { queue: Arc::clone(queue), receipt, has_ended: false }
     }
 
-    /// The lease has ended.
-    fn end(&mut self) {
+    fn end_lease(&mut self) {
         self.has_ended = true;
-        self.queue.leases.end(&self.receipt.handle);
+        self.queue.leases.end_lease(&self.receipt.handle);
     }
 
-    /// The lease has not, and lasts until then, if that has changed.
-    fn release(&mut self, until: Option<Instant>) {
+    fn keep_lease(&mut self, deadline: Option<Instant>) {
         self.has_ended = true;
-        self.queue.leases.release(&self.receipt.handle, until);
+        self.queue.leases.keep_lease(&self.receipt.handle, deadline);
     }
 
     fn handle(&self) -> &ReceiptHandle {
         &self.receipt.handle
-    }
-
-    fn gone(&self) -> Error {
-        Error::ReceiptHandleExpired { id: self.receipt.id.clone() }
     }
 }
 
 impl Drop for SettleGuard {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.release(None);
+            self.keep_lease(None);
         }
     }
+}
+
+fn expired(receipt: &Receipt) -> Error {
+    Error::ReceiptHandleExpired { id: receipt.id.clone() }
 }
 
 impl Queue {
@@ -100,184 +111,190 @@ impl Queue {
         self.settle(changes.into_iter().map(|(receipt, visibility)| (receipt, Some(visibility))))
     }
 
+    /// Deletes deliveries (`None`) or changes their visibility.
     fn settle(
         self: &Arc<Self>,
-        acts: impl Iterator<Item = (Receipt, Option<Visibility>)>,
+        operations: impl Iterator<Item = (Receipt, Option<Visibility>)>,
     ) -> Vec<Answer<Result<(), Error>>> {
-        let mut begun = Vec::new();
-        let answers = acts.map(|(receipt, wish)| match self.leases.begin(&receipt.handle) {
-            BeginSettle::Begun(until) => {
-                let (prepare, answer) = self.prepare(receipt, wish, until);
-                begun.extend(prepare);
+        let mut pending = Vec::new();
+        let answers = operations.map(|(receipt, visibility)| match self.leases.begin(&receipt.handle) {
+            BeginSettle::Begun(deadline) => {
+                let (entry, answer) = self.prepare(receipt, visibility, deadline);
+                pending.extend(entry);
                 answer
             }
-            BeginSettle::Expired => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id })),
+            BeginSettle::Expired => Answer::ready(Err(expired(&receipt))),
             BeginSettle::Busy => {
                 let queue = Arc::clone(self);
                 io_thread::ask(async move {
-                    let Some(until) = queue.leases.begin_after(&receipt.handle).await else {
-                        return Err(Error::ReceiptHandleExpired { id: receipt.id });
-                    };
-                    let (prepare, answer) = queue.prepare(receipt, wish, until);
-                    queue.submit_settles(prepare);
+                    let deadline = queue.leases.begin_when_idle(&receipt.handle).await;
+                    let deadline = deadline.ok_or_else(|| expired(&receipt))?;
+                    let (entry, answer) = queue.prepare(receipt, visibility, deadline);
+                    queue.submit_settles(entry);
                     answer.await
                 })
             }
         });
         let answers = answers.collect();
-        self.submit_settles(begun);
+        self.submit_settles(pending);
         answers
     }
 
-    /// Removes a delivery, as the last part of an act that has begun.
-    pub(super) async fn finish(self: &Arc<Self>, guard: SettleGuard) -> Result<(), Error> {
+    /// Deletes a delivery whose operation has begun.
+    pub(super) async fn delete_delivery(self: &Arc<Self>, guard: SettleGuard) -> Result<(), Error> {
         let (sender, done) = oneshot::channel(None);
-        self.submit_settles([PendingSettle { guard, change: None, sender }]);
+        self.submit_settles([PendingSettle { guard, action: Action::Delete, sender }]);
         done.await
     }
 
-    /// Puts deletions and changes into their batchers.
-    fn submit_settles(self: &Arc<Self>, acts: impl IntoIterator<Item = PendingSettle>) {
-        let (deletes, changes): (Vec<_>, Vec<_>) = acts.into_iter().partition(|act| act.change.is_none());
-        for (batcher, acts) in [(deletes_of as fn(&Queue) -> &Batcher<PendingSettle>, deletes), (changes_of, changes)] {
-            submit(self, batcher, |queue, entries| Box::pin(async move { queue.settle_all(entries).await }), acts);
+    fn submit_settles(self: &Arc<Self>, entries: impl IntoIterator<Item = PendingSettle>) {
+        let (deletes, changes): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.action == Action::Delete);
+        let batchers: [(fn(&Queue) -> &Batcher<PendingSettle>, _); 2] =
+            [(|queue| &queue.deletes, deletes), (|queue| &queue.visibility_changes, changes)];
+        for (batcher, entries) in batchers {
+            submit(self, batcher, |queue, entries| Box::pin(async move { queue.settle_all(entries).await }), entries);
         }
     }
 
-    /// An act that has begun, and its answer. What needs no request is done.
+    /// Makes the entry of an operation that has begun, and its answer. There is no entry if the
+    /// operation needs no request.
     fn prepare(
         self: &Arc<Self>,
         receipt: Receipt,
-        wish: Option<Visibility>,
-        until: Instant,
+        visibility: Option<Visibility>,
+        deadline: Instant,
     ) -> (Option<PendingSettle>, Answer<Result<(), Error>>) {
         let guard = SettleGuard::new(self, receipt);
-        let change = match wish {
-            None => None,
-            // A lease is never made shorter.
-            Some(Visibility::Extend(by)) if after(Instant::now(), by) <= until => return (None, Answer::ready(Ok(()))),
-            Some(Visibility::Extend(by)) => Some((whole_seconds(by), false)),
-            Some(Visibility::Return(by)) => Some((whole_seconds(by), true)),
-            // SQS cannot take a delivery back from its count.
-            Some(Visibility::Release) => Some((0, true)),
+        let action = match visibility {
+            None => Action::Delete,
+            // An extension never shortens a lease.
+            Some(Visibility::Extend(by)) if add_duration(Instant::now(), by) <= deadline => {
+                return (None, Answer::ready(Ok(())));
+            }
+            Some(Visibility::Extend(by)) => Action::Extend(whole_seconds(by)),
+            Some(Visibility::Return(by)) => Action::Return(whole_seconds(by)),
+            // SQS counts a released delivery all the same.
+            Some(Visibility::Release) => Action::Return(0),
         };
-        if let Some((seconds, _)) = change {
+        if let Some(number) = action.visibility_seconds() {
             let age = self.leases.age(guard.handle());
-            if age + Duration::from_secs(seconds.unsigned_abs().into()) > Duration::from_secs(MAX_LEASE_SECONDS) {
+            if age + seconds(number) > Duration::from_secs(MAX_LEASE_SECONDS) {
                 let age = age.as_secs_f64();
                 let limit =
                     format!("{MAX_LEASE_SECONDS} s in all since it was received, on SQS, which was {age:.1} s ago");
-                let error = Error::invalid("visibility_timeout", format!("{seconds} s"), limit);
+                let error = Error::invalid("visibility_timeout", format!("{number} s"), limit);
                 return (None, Answer::ready(Err(error)));
             }
         }
         let (sender, done) = oneshot::channel(None);
-        (Some(PendingSettle { guard, change, sender }), Answer::from_future(done))
+        (Some(PendingSettle { guard, action, sender }), Answer::from_future(done))
     }
 
-    /// Acts of one kind, in one request.
     async fn settle_all(self: &Arc<Self>, entries: Vec<PendingSettle>) {
         let info = match self.info().await {
             Ok(info) => info,
             Err(error) => {
                 for PendingSettle { guard, sender, .. } in entries {
+                    // Before the caller is told, so that it can try again.
                     drop(guard);
                     sender.send(Err(error.clone()));
                 }
                 return;
             }
         };
-        let asked = Instant::now();
-        // It may have stood in line, or been asked for again, for longer than its lease lasts.
-        let check = |entry: &PendingSettle| match self.leases.lasts(entry.guard.handle(), Instant::now()) {
-            true => Ok(()),
-            false => Err(AwsError::lease_ended(&self.describe())),
+        let sent_at = Instant::now();
+        let check = |entry: &PendingSettle| match self.leases.remaining(entry.guard.handle()).is_zero() {
+            true => Err(AwsError::lease_ended(&self.describe())),
+            false => Ok(()),
         };
-        let ask = |entries: &[PendingSettle]| self.settle_before_expiry(&info.url, entries);
-        for (entry, result) in self.request_with_retries(entries, check, |_, _| false, ask).await {
-            let PendingSettle { mut guard, change, sender } = entry;
-            let result = match (result, change) {
-                (Ok(_), Some((seconds, false))) => {
-                    guard.release(Some(after(asked, Duration::from_secs(seconds.unsigned_abs().into()))));
+        let request = |entries: &[PendingSettle]| self.settle_before_expiry(&info.url, entries);
+        for (entry, result) in self.request_with_retries(entries, check, |_, _| false, request).await {
+            let PendingSettle { mut guard, action, sender } = entry;
+            let result = match (result, action) {
+                (Ok(_), Action::Extend(number)) => {
+                    guard.keep_lease(Some(add_duration(sent_at, seconds(number))));
                     Ok(())
                 }
                 (Ok(_), _) => {
-                    guard.end();
+                    guard.end_lease();
                     Ok(())
                 }
-                (Err(aws_error), _) if aws_error.is_stale_receipt() => {
-                    guard.end();
-                    Err(guard.gone())
+                (Err(error), _) if error.is_expired_receipt() => {
+                    guard.end_lease();
+                    Err(expired(&guard.receipt))
                 }
-                (Err(aws_error), _) => {
-                    guard.release(None);
-                    Err(self.error(aws_error))
+                (Err(error), _) => {
+                    guard.keep_lease(None);
+                    Err(self.error(error))
                 }
             };
             sender.send(result);
         }
     }
 
-    /// Asks until the first of the leases has ended: nothing is asked for with a receipt that is not good any more.
+    /// Sends a request, and abandons it when the first of its leases ends. The SDK would otherwise
+    /// retry it with a receipt that is no longer valid.
     fn settle_before_expiry<'a>(
         &'a self,
         url: &str,
         entries: &[PendingSettle],
     ) -> impl Future<Output = Result<BatchResponse, AwsError>> + Send + use<'a> {
-        let left = entries.iter().map(|entry| self.leases.left(entry.guard.handle())).min().unwrap_or_default();
-        let answer = self.settle_request(url, entries);
+        let remaining = entries.iter().map(|entry| self.leases.remaining(entry.guard.handle())).min();
+        let response = self.request_settles(url, entries);
         async move {
-            let answer = unless(Sleep::for_(SystemClock::shared(), left), answer).await;
-            answer.unwrap_or_else(|| Err(AwsError::abandoned(&self.describe())))
+            let end = Sleep::for_(SystemClock::shared(), remaining.unwrap_or_default());
+            unless(end, response).await.unwrap_or_else(|| Err(AwsError::abandoned(&self.describe())))
         }
     }
 
-    fn settle_request<'a>(
+    /// `entries` are all deletions, or all visibility changes.
+    fn request_settles<'a>(
         &'a self,
         url: &str,
         entries: &[PendingSettle],
     ) -> Pin<Box<dyn Future<Output = Result<BatchResponse, AwsError>> + Send + 'a>> {
-        let client = &self.client.sdk;
-        let failed = || self.describe();
-        if let [PendingSettle { guard, change, .. }] = entries {
+        let sdk = &self.client.sdk;
+        if let [PendingSettle { guard, action, .. }] = entries {
             let handle = guard.handle().to_string();
-            let done = || Ok((vec![("0".into(), String::new())], Vec::new()));
-            let Some((seconds, _)) = change else {
-                let request = client.delete_message().queue_url(url).receipt_handle(handle).send();
+            let Some(number) = action.visibility_seconds() else {
+                let request = sdk.delete_message().queue_url(url).receipt_handle(handle).send();
                 return Box::pin(async move {
-                    request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
-                    done()
+                    request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
+                    Ok(BatchResponse::one(String::new()))
                 });
             };
-            let request = client.change_message_visibility().queue_url(url).receipt_handle(handle);
-            let request = request.visibility_timeout(*seconds).send();
+            let request = sdk.change_message_visibility().queue_url(url).receipt_handle(handle);
+            let request = request.visibility_timeout(number).send();
             return Box::pin(async move {
-                request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
-                done()
+                request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
+                Ok(BatchResponse::one(String::new()))
             });
         }
-        if entries.iter().all(|entry| entry.change.is_none()) {
-            let entries = entries.iter().enumerate().map(|(at, entry)| {
-                let entry = DeleteEntry::builder().id(at.to_string()).receipt_handle(entry.guard.handle().to_string());
-                entry.build().expect("it has an id and a receipt")
+        let succeeded = |id| (id, String::new());
+        let complete = "the entry has an id and a receipt";
+        if entries.iter().all(|entry| entry.action == Action::Delete) {
+            let entries = entries.iter().enumerate().map(|(index, entry)| {
+                let builder = DeleteMessageBatchRequestEntry::builder().id(index.to_string());
+                builder.receipt_handle(entry.guard.handle().to_string()).build().expect(complete)
             });
-            let request = client.delete_message_batch().queue_url(url).set_entries(Some(entries.collect())).send();
+            let request = sdk.delete_message_batch().queue_url(url).set_entries(Some(entries.collect())).send();
             return Box::pin(async move {
-                let answer = request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
-                Ok((answer.successful.into_iter().map(|entry| (entry.id, String::new())).collect(), answer.failed))
+                let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
+                let ids = response.successful.into_iter().map(|entry| succeeded(entry.id));
+                Ok(BatchResponse { succeeded: ids.collect(), failed: response.failed })
             });
         }
-        let entries = entries.iter().enumerate().map(|(at, entry)| {
-            let entry_builder =
-                ChangeEntry::builder().id(at.to_string()).receipt_handle(entry.guard.handle().to_string());
-            let seconds = entry.change.map_or(0, |(seconds, _)| seconds);
-            entry_builder.visibility_timeout(seconds).build().expect("it has an id and a receipt")
+        let entries = entries.iter().enumerate().map(|(index, entry)| {
+            let builder = ChangeMessageVisibilityBatchRequestEntry::builder().id(index.to_string());
+            let builder = builder.set_visibility_timeout(entry.action.visibility_seconds());
+            builder.receipt_handle(entry.guard.handle().to_string()).build().expect(complete)
         });
-        let request =
-            client.change_message_visibility_batch().queue_url(url).set_entries(Some(entries.collect())).send();
+        let request = sdk.change_message_visibility_batch().queue_url(url).set_entries(Some(entries.collect())).send();
         Box::pin(async move {
-            let answer = request.await.map_err(|error| AwsError::from_sdk(&failed(), error))?;
-            Ok((answer.successful.into_iter().map(|entry| (entry.id, String::new())).collect(), answer.failed))
+            let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
+            let ids = response.successful.into_iter().map(|entry| succeeded(entry.id));
+            Ok(BatchResponse { succeeded: ids.collect(), failed: response.failed })
         })
     }
 }

@@ -98,7 +98,7 @@ fn a_uri_that_leads_nowhere_says_why() {
     let broken = [("AWS_PROFILE", "nobody-has-this")];
     fails(&here("x?create=true"), &broken, false, &["credentials", "sqs://eu-west-1/x"]);
     let away = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/credentials")];
-    fails(&here("x?create=true"), &away, true, &["could not be had", "sqs://eu-west-1/x"]);
+    fails(&here("x?create=true"), &away, true, &["could not be loaded", "sqs://eu-west-1/x"]);
     fails(&here("x?create=yes"), &CREDENTIALS, false, &["create", "true or false"]);
     fails(&here("x?colour=red"), &CREDENTIALS, false, &["colour"]);
     fails(&here("x?group="), &CREDENTIALS, false, &["group"]);
