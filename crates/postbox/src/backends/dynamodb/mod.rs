@@ -2,6 +2,7 @@
 
 mod config;
 mod format;
+mod poll;
 mod replies;
 mod table;
 

@@ -1,4 +1,4 @@
-//! The DynamoDB table of replies: conditional writes, and one poll for all waiters.
+//! The DynamoDB table of replies. Each transition of an entry is one conditional write.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -16,26 +16,20 @@ use aws_sdk_dynamodb::types::{
     ScalarAttributeType, TableStatus, TimeToLiveSpecification,
 };
 use futures_util::future::try_join_all;
-use tokio::sync::Notify;
 
 use super::format::{Item, entry, millis, now, number, read_number, read_text, state, text};
+use super::poll::{PAUSE, Waiters};
 use crate::backends::lock;
 use crate::backends::sqs::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::id::{ReplyId, new_uuid};
 use crate::reply::store::{ReplyEntry, ReplyState, shelf};
-use crate::runtime::cancellation::unless;
 use crate::runtime::io_thread;
-use crate::runtime::oneshot;
 
 /// The index by expiry.
 const INDEX: &str = "postbox-expiry";
 /// The number of partition keys of the index. One key would limit it to one partition of DynamoDB.
 const INDEX_PARTITIONS: u32 = 8;
-/// The first and the longest pause between two polls of the entries that are waited for.
-const POLL_PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
-/// The most entries of one `BatchGetItem`.
-const MAX_KEYS: usize = 100;
 /// The most unconfirmed takes that are remembered.
 const MAX_UNCONFIRMED: usize = 1_000;
 
@@ -44,18 +38,10 @@ pub(super) struct Table {
     name: String,
     /// `dynamodb://region/table`, for error messages.
     address: String,
-    waiters: Mutex<Waiters>,
+    pub(super) waiters: Waiters,
     /// The tokens of takes whose response was lost. The next take of the same reply uses the same
     /// token, so it gets the reply if the first one took it.
     unconfirmed: Mutex<VecDeque<(ReplyId, String)>>,
-    waiter_added: Notify,
-}
-
-#[derive(Default)]
-struct Waiters {
-    waiters: Vec<(ReplyId, oneshot::Sender<bool>)>,
-    /// Whether a [`PollTask`] runs.
-    is_polled: bool,
 }
 
 /// The outcome of a conditional update.
@@ -72,9 +58,8 @@ impl Table {
             address: format!("dynamodb://{region}/{name}"),
             client,
             name,
-            waiters: Mutex::default(),
+            waiters: Waiters::default(),
             unconfirmed: Mutex::default(),
-            waiter_added: Notify::new(),
         })
     }
 
@@ -130,7 +115,7 @@ impl Table {
             Err(error) if !error.has_code("ResourceInUseException") => return Err(error.into()),
             _ => {}
         }
-        let mut pause = POLL_PAUSE.0;
+        let mut pause = PAUSE.0;
         loop {
             let response = self.client.describe_table().table_name(&self.name).send().await;
             let table = response.map_err(|error| self.error(error))?.table;
@@ -138,7 +123,7 @@ impl Table {
                 break;
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(POLL_PAUSE.1);
+            pause = (pause * 2).min(PAUSE.1);
         }
         let ttl = TimeToLiveSpecification::builder().enabled(true).attribute_name("ttl").build().expect(complete);
         let request = self.client.update_time_to_live().table_name(&self.name).time_to_live_specification(ttl);
@@ -335,84 +320,9 @@ impl Table {
         }
     }
 
-    /// Waits until an entry is settled.
-    pub(super) fn settled(self: &Arc<Self>, id: ReplyId) -> oneshot::Receiver<bool> {
-        // With a function for undelivered results, the sender knows when the receiver was dropped.
-        let (sender, settled) = oneshot::channel(Some(Box::new(drop)));
-        let mut waiters = lock(&self.waiters);
-        waiters.waiters.push((id, sender));
-        let is_polled = std::mem::replace(&mut waiters.is_polled, true);
-        drop(waiters);
-        if is_polled {
-            self.waiter_added.notify_one();
-        } else {
-            let task = PollTask { table: Arc::clone(self), is_over: false };
-            // Without the I/O thread the task is dropped, and the waiters get an error.
-            let _ = io_thread::spawn(task.run());
-        }
-        settled
-    }
-
-    /// Polls the entries that are waited for, until there is no waiter.
-    async fn poll_waiters(&self, is_over: &mut bool) {
-        let mut pause = POLL_PAUSE.0;
-        loop {
-            #[cfg(test)]
-            assert_ne!(self.name, tests::PANICS, "on purpose");
-            let waiter_added = self.waiter_added.notified();
-            let soonest = tokio::time::Instant::now() + POLL_PAUSE.0;
-            let ids: Vec<ReplyId> = {
-                let mut waiters = lock(&self.waiters);
-                waiters.waiters.retain(|(_, sender)| !sender.is_unwanted());
-                if waiters.waiters.is_empty() {
-                    waiters.is_polled = false;
-                    *is_over = true;
-                    return;
-                }
-                let mut ids: Vec<_> = waiters.waiters.iter().map(|(id, _)| id.clone()).collect();
-                ids.sort();
-                ids.dedup();
-                ids
-            };
-            let mut next_expiry: Option<u64> = None;
-            let mut has_settled = false;
-            for ids in ids.chunks(MAX_KEYS) {
-                let expiries = self.pending_expiries(ids).await;
-                let settled = {
-                    let is_settled = |id: &ReplyId| match &expiries {
-                        Ok(expiries) => expiries.get(id).is_some_and(Option::is_none),
-                        // The waiters of these entries get the error.
-                        Err(_) => ids.binary_search(id).is_ok(),
-                    };
-                    let mut waiters = lock(&self.waiters);
-                    let (settled, others): (Vec<_>, _) =
-                        std::mem::take(&mut waiters.waiters).into_iter().partition(|(id, _)| is_settled(id));
-                    waiters.waiters = others;
-                    settled
-                };
-                has_settled |= !settled.is_empty();
-                for (_, sender) in settled {
-                    sender.send(expiries.as_ref().map(|_| true).map_err(Clone::clone));
-                }
-                let expiries = expiries.iter().flat_map(HashMap::values).filter_map(|expires| *expires);
-                next_expiry = expiries.chain(next_expiry).min();
-            }
-            pause = if has_settled { POLL_PAUSE.0 } else { pause };
-            let until_expiry = next_expiry.map(|expires| Duration::from_millis(expires.saturating_sub(now())));
-            let sleep = tokio::time::sleep(pause.min(until_expiry.unwrap_or(POLL_PAUSE.1)));
-            let is_waiter_added = unless(sleep, waiter_added).await.is_some();
-            pause = next_pause(pause);
-            if is_waiter_added {
-                // New waiters are polled for soon, but not more often than in the shortest pause.
-                tokio::time::sleep_until(soonest).await;
-                pause = POLL_PAUSE.0;
-            }
-        }
-    }
-
     /// When the entries expire, `None` for settled ones. Keys that DynamoDB did not process are left
     /// out.
-    async fn pending_expiries(&self, ids: &[ReplyId]) -> Result<HashMap<ReplyId, Option<u64>>, Error> {
+    pub(super) async fn pending_expiries(&self, ids: &[ReplyId]) -> Result<HashMap<ReplyId, Option<u64>>, Error> {
         let mut keys = KeysAndAttributes::builder()
             .consistent_read(true)
             .projection_expression("#id, #state, #expires")
@@ -439,68 +349,6 @@ impl Table {
     }
 }
 
-/// The task that polls for all waiters. If it panics or its thread ends, the waiters get an error.
-struct PollTask {
-    table: Arc<Table>,
-    is_over: bool,
-}
-
-impl PollTask {
-    async fn run(mut self) {
-        self.table.poll_waiters(&mut self.is_over).await;
-    }
-}
-
-impl Drop for PollTask {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let mut waiters = lock(&self.table.waiters);
-        waiters.is_polled = false;
-        let abandoned = std::mem::take(&mut waiters.waiters);
-        drop(waiters);
-        // Dropping a sender gives its receiver an error.
-        drop(abandoned);
-    }
-}
-
-/// The pause after a poll that found no settled entry.
-fn next_pause(pause: Duration) -> Duration {
-    (pause * 3 / 2).min(POLL_PAUSE.1)
-}
-
 fn is_refused(error: &SdkError<DeleteItemError>) -> bool {
     error.as_service_error().is_some_and(DeleteItemError::is_conditional_check_failed_exception)
-}
-
-#[cfg(test)]
-mod tests {
-    use aws_sdk_dynamodb::config::{BehaviorVersion, Config};
-
-    use super::*;
-    use crate::mailbox::operation::Answer;
-
-    /// The poll task of a table with this name panics.
-    pub(super) const PANICS: &str = "panics-on-purpose";
-
-    #[test]
-    fn after_a_panic_of_the_poll_task_waits_fail_and_the_next_wait_starts_another_task() {
-        let client = Client::from_conf(Config::builder().behavior_version(BehaviorVersion::latest()).build());
-        let table = Table::new(client, PANICS.into());
-        for _ in 0..2 {
-            let settled = Answer::from_future(table.settled(ReplyId::new()));
-            assert!(matches!(settled.blocking(), Err(Error::Connection { .. })));
-        }
-    }
-
-    #[test]
-    fn pauses_grow_while_no_entry_is_settled() {
-        let mut pauses: Vec<Duration> =
-            std::iter::successors(Some(POLL_PAUSE.0), |pause| Some(next_pause(*pause))).take(20).collect();
-        assert_eq!((pauses[0], pauses[19]), (Duration::from_millis(25), Duration::from_secs(1)));
-        assert!(pauses.is_sorted() && pauses.iter().sum::<Duration>() < Duration::from_secs(15));
-        pauses.dedup();
-        assert!(pauses.len() > 5, "the pause grows in steps: {pauses:?}");
-    }
 }

@@ -48,6 +48,9 @@ struct Waiter {
     sender: oneshot::Sender<Vec<Delivery>>,
 }
 
+/// What a waiter gets when a long poll ends.
+type Answer = (oneshot::Sender<Vec<Delivery>>, Result<Vec<Delivery>, Error>);
+
 impl Waiter {
     fn accepts(&self, poll: &LongPoll) -> bool {
         self.visibility == poll.visibility && !self.sender.is_unwanted()
@@ -133,13 +136,11 @@ impl LongPolls {
         if let Some(index) = state.polls.iter().position(|other| *other == poll) {
             state.polls.swap_remove(index);
         }
-        let mut answers = Vec::new();
-        let left = match found {
-            Ok(found) => self.hand_out(&mut state, &poll, found, &mut answers),
+        let (answers, left) = match found {
+            Ok(found) => self.hand_out(&mut state, &poll, found),
             Err(error) => {
-                let failed = self.take_failed(&mut state, &poll);
-                answers.extend(failed.into_iter().map(|waiter| (waiter.sender, Err(error.clone()))));
-                Vec::new()
+                let failed = self.take_failed(&mut state, &poll).into_iter();
+                (failed.map(|waiter| (waiter.sender, Err(error.clone()))).collect(), Vec::new())
             }
         };
         drop(state);
@@ -149,13 +150,8 @@ impl LongPolls {
         left
     }
 
-    fn hand_out(
-        &self,
-        state: &mut State,
-        poll: &LongPoll,
-        found: Vec<Delivery>,
-        answers: &mut Vec<(oneshot::Sender<Vec<Delivery>>, Result<Vec<Delivery>, Error>)>,
-    ) -> Vec<Delivery> {
+    /// Hands messages out. Returns the answers of the waiters, and the messages that no waiter takes.
+    fn hand_out(&self, state: &mut State, poll: &LongPoll, found: Vec<Delivery>) -> (Vec<Answer>, Vec<Delivery>) {
         state.max_polls = match found.len() {
             0 => 1,
             count if count >= poll.max => (state.max_polls.max(1) * 2).min(MAX_POLLS),
@@ -165,6 +161,7 @@ impl LongPolls {
         let takes_all = |waiter: &Waiter| waiter.accepts(poll) && waiter.max >= found.len();
         let first = if self.is_fifo { state.waiters.iter().position(takes_all) } else { None };
         let mut index = first.unwrap_or(0);
+        let mut answers: Vec<Answer> = Vec::new();
         let mut found = found.into_iter().peekable();
         while found.peek().is_some() && index < state.waiters.len() {
             if !state.waiters[index].accepts(poll) {
@@ -180,7 +177,7 @@ impl LongPolls {
         let now = Instant::now();
         let expired = take_if(&mut state.waiters, |waiter| waiter.deadline <= now);
         answers.extend(expired.into_iter().map(|waiter| (waiter.sender, Ok(Vec::new()))));
-        found.collect()
+        (answers, found.collect())
     }
 
     /// Takes the waiters that get the error of a long poll.

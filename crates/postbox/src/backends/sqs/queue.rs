@@ -1,9 +1,11 @@
 //! One queue, which all handles of a mailbox in this process share.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute};
 
 use super::client::{QueueInfo, RedrivePolicy, SqsClient};
@@ -56,15 +58,25 @@ pub(super) struct Queue {
 
 /// The response to a batch. Each entry has its index in the request as its id.
 pub(super) struct BatchResponse {
-    /// The ids of the entries that succeeded. Those of a send have the id of the message, too.
-    pub(super) succeeded: Vec<(String, String)>,
-    pub(super) failed: Vec<BatchResultErrorEntry>,
+    /// The ids of the entries that succeeded. Those of a send have SQS's id of the message, too.
+    succeeded: Vec<(String, String)>,
+    failed: Vec<BatchResultErrorEntry>,
 }
 
+/// A request that is being sent.
+pub(super) type BatchRequest<'a> = Pin<Box<dyn Future<Output = Result<BatchResponse, AwsError>> + Send + 'a>>;
+
 impl BatchResponse {
+    pub(super) fn new(
+        succeeded: impl IntoIterator<Item = (String, String)>,
+        failed: Vec<BatchResultErrorEntry>,
+    ) -> Self {
+        BatchResponse { succeeded: succeeded.into_iter().collect(), failed }
+    }
+
     /// The response to a request with one entry, which succeeded.
     pub(super) fn one(value: String) -> Self {
-        BatchResponse { succeeded: vec![("0".into(), value)], failed: Vec::new() }
+        Self::new([("0".into(), value)], Vec::new())
     }
 }
 
@@ -389,6 +401,18 @@ impl Queue {
             }
         }
         results
+    }
+
+    /// Sends one request, and reads its response.
+    pub(super) fn batch_request<'a, T, E>(
+        &'a self,
+        request: impl Future<Output = Result<T, SdkError<E>>> + Send + 'a,
+        read: impl FnOnce(T) -> BatchResponse + Send + 'a,
+    ) -> BatchRequest<'a>
+    where
+        E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+    {
+        Box::pin(async move { request.await.map(read).map_err(|error| AwsError::new(&self.describe(), error)) })
     }
 
     /// The outcome of each entry of a batch, in the order of the request.

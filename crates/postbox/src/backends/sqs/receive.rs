@@ -55,7 +55,7 @@ impl Queue {
         entries.retain(|entry| !entry.sender.is_unwanted());
         let Some(visibility) = entries.first().map(|entry| entry.visibility) else { return };
         let max = entries.iter().map(|entry| entry.max).sum();
-        match self.request_messages(max, visibility, None).await {
+        match self.request_messages(max, visibility, 0).await {
             Ok(found) => {
                 let mut found = found.into_iter();
                 for entry in entries {
@@ -72,16 +72,16 @@ impl Queue {
         self: &Arc<Self>,
         max: usize,
         visibility: Duration,
-        wait_seconds: Option<i32>,
+        wait_seconds: i32,
     ) -> Result<Vec<Delivery>, Error> {
         let info = self.info().await?;
         let sent_at = Instant::now();
         let seconds = whole_seconds(visibility);
-        let found = self.client.receive(&info.url, max, seconds, wait_seconds.unwrap_or(0), self.is_fifo, &[]).await;
+        let found = self.client.receive(&info.url, max, seconds, wait_seconds, self.is_fifo, &[]).await;
         let found = found.map_err(|error| self.error(error))?;
         // SQS starts a lease between the request and the response; in a long poll, shortly before
         // the response.
-        let start = if wait_seconds.is_some() { Instant::now() } else { sent_at };
+        let start = if wait_seconds > 0 { Instant::now() } else { sent_at };
         let deadline = add_duration(start, Duration::from_secs(seconds.unsigned_abs().into()));
         found.iter().for_each(|received| self.leases.add(received, start, deadline));
         Ok(found.into_iter().map(|received| received.delivery).collect())
@@ -121,7 +121,7 @@ impl Queue {
             // Without the I/O thread `task` is dropped, and the waiters get an error.
             let _ = io_thread::spawn(async move {
                 let sent_at = Instant::now();
-                let found = queue.request_messages(poll.max, poll.visibility, Some(poll.wait_seconds)).await;
+                let found = queue.request_messages(poll.max, poll.visibility, poll.wait_seconds).await;
                 let is_empty = found.as_ref().is_ok_and(Vec::is_empty);
                 if is_empty && sent_at.elapsed() < MIN_EMPTY_POLL {
                     Sleep::for_(SystemClock::shared(), MIN_EMPTY_POLL).await;

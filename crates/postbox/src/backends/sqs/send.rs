@@ -1,16 +1,13 @@
 //! Sends messages, in batches.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 
 use super::client::QueueInfo;
-use super::error::AwsError;
 use super::message_format::{EncodedMessage, MessageContent, whole_seconds};
-use super::queue::{BatchResponse, Queue, SAFE_BATCH_BYTES};
+use super::queue::{BatchRequest, BatchResponse, Queue, SAFE_BATCH_BYTES};
 use crate::backend::Outgoing;
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
@@ -139,11 +136,7 @@ impl Queue {
         }
     }
 
-    fn request_sends<'a>(
-        &'a self,
-        info: &QueueInfo,
-        entries: &[(PendingSend, EncodedMessage)],
-    ) -> Pin<Box<dyn Future<Output = Result<BatchResponse, AwsError>> + Send + 'a>> {
+    fn request_sends(&self, info: &QueueInfo, entries: &[(PendingSend, EncodedMessage)]) -> BatchRequest<'_> {
         let sdk = &self.client.sdk;
         let mut entries: Vec<_> = entries
             .iter()
@@ -160,18 +153,14 @@ impl Queue {
                 .set_message_attributes(entry.message_attributes)
                 .set_delay_seconds(entry.delay_seconds)
                 .set_message_group_id(entry.message_group_id)
-                .set_message_deduplication_id(entry.message_deduplication_id)
-                .send();
-            return Box::pin(async move {
-                let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
-                Ok(BatchResponse::one(response.message_id.unwrap_or_default()))
-            });
+                .set_message_deduplication_id(entry.message_deduplication_id);
+            return self
+                .batch_request(request.send(), |response| BatchResponse::one(response.message_id.unwrap_or_default()));
         }
-        let request = sdk.send_message_batch().queue_url(&info.url).set_entries(Some(entries)).send();
-        Box::pin(async move {
-            let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
+        let request = sdk.send_message_batch().queue_url(&info.url).set_entries(Some(entries));
+        self.batch_request(request.send(), |response| {
             let succeeded = response.successful.into_iter().map(|entry| (entry.id, entry.message_id));
-            Ok(BatchResponse { succeeded: succeeded.collect(), failed: response.failed })
+            BatchResponse::new(succeeded, response.failed)
         })
     }
 

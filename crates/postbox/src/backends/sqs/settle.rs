@@ -1,7 +1,5 @@
 //! Settles deliveries: acknowledges them, returns them to the queue, or extends their leases.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +8,7 @@ use aws_sdk_sqs::types::{ChangeMessageVisibilityBatchRequestEntry, DeleteMessage
 use super::error::AwsError;
 use super::lease_tracker::{BeginSettle, add_duration};
 use super::message_format::whole_seconds;
-use super::queue::{BatchResponse, Queue};
+use super::queue::{BatchRequest, BatchResponse, Queue};
 use crate::backend::{Receipt, Visibility};
 use crate::error::Error;
 use crate::mailbox::id::ReceiptHandle;
@@ -235,54 +233,42 @@ impl Queue {
 
     /// Sends a request, and abandons it when the first of its leases ends. The SDK would otherwise
     /// retry it with a receipt that is no longer valid.
-    fn settle_before_expiry<'a>(
-        &'a self,
-        url: &str,
-        entries: &[PendingSettle],
-    ) -> impl Future<Output = Result<BatchResponse, AwsError>> + Send + use<'a> {
+    fn settle_before_expiry(&self, url: &str, entries: &[PendingSettle]) -> BatchRequest<'_> {
         let remaining = entries.iter().map(|entry| self.leases.remaining(entry.guard.handle())).min();
         let response = self.request_settles(url, entries);
-        async move {
+        Box::pin(async move {
             let end = Sleep::for_(SystemClock::shared(), remaining.unwrap_or_default());
             unless(end, response).await.unwrap_or_else(|| Err(AwsError::abandoned(&self.describe())))
-        }
+        })
     }
 
     /// `entries` are all deletions, or all visibility changes.
-    fn request_settles<'a>(
-        &'a self,
-        url: &str,
-        entries: &[PendingSettle],
-    ) -> Pin<Box<dyn Future<Output = Result<BatchResponse, AwsError>> + Send + 'a>> {
+    fn request_settles(&self, url: &str, entries: &[PendingSettle]) -> BatchRequest<'_> {
         let sdk = &self.client.sdk;
         if let [PendingSettle { guard, action, .. }] = entries {
             let handle = guard.handle().to_string();
-            let Some(number) = action.visibility_seconds() else {
-                let request = sdk.delete_message().queue_url(url).receipt_handle(handle).send();
-                return Box::pin(async move {
-                    request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
-                    Ok(BatchResponse::one(String::new()))
-                });
+            return match action.visibility_seconds() {
+                None => {
+                    let request = sdk.delete_message().queue_url(url).receipt_handle(handle);
+                    self.batch_request(request.send(), |_| BatchResponse::one(String::new()))
+                }
+                Some(number) => {
+                    let request = sdk.change_message_visibility().queue_url(url).receipt_handle(handle);
+                    let request = request.visibility_timeout(number);
+                    self.batch_request(request.send(), |_| BatchResponse::one(String::new()))
+                }
             };
-            let request = sdk.change_message_visibility().queue_url(url).receipt_handle(handle);
-            let request = request.visibility_timeout(number).send();
-            return Box::pin(async move {
-                request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
-                Ok(BatchResponse::one(String::new()))
-            });
         }
-        let succeeded = |id| (id, String::new());
         let complete = "the entry has an id and a receipt";
         if entries.iter().all(|entry| entry.action == Action::Delete) {
             let entries = entries.iter().enumerate().map(|(index, entry)| {
                 let builder = DeleteMessageBatchRequestEntry::builder().id(index.to_string());
                 builder.receipt_handle(entry.guard.handle().to_string()).build().expect(complete)
             });
-            let request = sdk.delete_message_batch().queue_url(url).set_entries(Some(entries.collect())).send();
-            return Box::pin(async move {
-                let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
-                let ids = response.successful.into_iter().map(|entry| succeeded(entry.id));
-                Ok(BatchResponse { succeeded: ids.collect(), failed: response.failed })
+            let request = sdk.delete_message_batch().queue_url(url).set_entries(Some(entries.collect()));
+            return self.batch_request(request.send(), |response| {
+                let succeeded = response.successful.into_iter().map(|entry| (entry.id, String::new()));
+                BatchResponse::new(succeeded, response.failed)
             });
         }
         let entries = entries.iter().enumerate().map(|(index, entry)| {
@@ -290,11 +276,10 @@ impl Queue {
             let builder = builder.set_visibility_timeout(entry.action.visibility_seconds());
             builder.receipt_handle(entry.guard.handle().to_string()).build().expect(complete)
         });
-        let request = sdk.change_message_visibility_batch().queue_url(url).set_entries(Some(entries.collect())).send();
-        Box::pin(async move {
-            let response = request.await.map_err(|error| AwsError::new(&self.describe(), error))?;
-            let ids = response.successful.into_iter().map(|entry| succeeded(entry.id));
-            Ok(BatchResponse { succeeded: ids.collect(), failed: response.failed })
+        let request = sdk.change_message_visibility_batch().queue_url(url).set_entries(Some(entries.collect()));
+        self.batch_request(request.send(), |response| {
+            let succeeded = response.successful.into_iter().map(|entry| (entry.id, String::new()));
+            BatchResponse::new(succeeded, response.failed)
         })
     }
 }
