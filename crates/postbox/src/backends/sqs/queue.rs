@@ -93,18 +93,18 @@ impl Queue {
         let is_fifo = name.ends_with(queue_name::FIFO_SUFFIX);
         let gathers = client.config.gather;
         let requests = if gathers { MAX_REQUESTS } else { usize::MAX };
-        let batcher = |gathers, requests| BatchLimits { entries: MAX_BATCH, requests, gathers };
+        let limits = |gathers, requests| BatchLimits { entries: MAX_BATCH, requests, gathers };
         Ok(Arc::new(Queue {
             dead_letter_name: queue_name::dead_letter_queue(&name),
             // On a FIFO queue one send request at a time, so that messages arrive in order.
-            sends: Batcher::new(batcher(gathers, if is_fifo { 1 } else { requests }), SAFE_BATCH_BYTES),
+            sends: Batcher::new(limits(gathers, if is_fifo { 1 } else { requests }), SAFE_BATCH_BYTES),
             // A FIFO queue may return messages of one group, which must go to one receiver.
             receives: Batcher::new(
-                batcher(gathers && !is_fifo, if is_fifo { MAX_REQUESTS } else { requests }),
+                limits(gathers && !is_fifo, if is_fifo { MAX_REQUESTS } else { requests }),
                 SAFE_BATCH_BYTES,
             ),
-            deletes: Batcher::new(batcher(gathers, requests), SAFE_BATCH_BYTES),
-            visibility_changes: Batcher::new(batcher(gathers, requests), SAFE_BATCH_BYTES),
+            deletes: Batcher::new(limits(gathers, requests), SAFE_BATCH_BYTES),
+            visibility_changes: Batcher::new(limits(gathers, requests), SAFE_BATCH_BYTES),
             long_polls: LongPolls::new(gathers, is_fifo),
             leases: LeaseTracker::default(),
             info: Mutex::default(),
