@@ -1,9 +1,8 @@
 //! Answers to the address that each message names, and tenants that cannot reach each other's mailboxes:
 //! `cargo run --example tenants`.
 
-use postbox::{
-    CachePolicy, CompositeResolver, Connection, Error, Mailbox, MailboxResolver, MemoryBackend, RegistryResolver,
-};
+use postbox::resolver::CachePolicy;
+use postbox::{CompositeResolver, Connection, Error, Mailbox, MailboxResolver, MemoryBackend, RegistryResolver};
 
 /// Everything that one tenant can reach: a place of its own, and one mailbox that is common to all.
 fn tenant(audit: &Mailbox<String>) -> Result<(Mailbox<String>, CompositeResolver), Error> {

@@ -1,7 +1,8 @@
 //! Bodies as they are.
 
 use bytes::Bytes;
-use postbox::{Codec, CodecError, ContentType, Decode, Encode};
+use postbox::codec::CodecError;
+use postbox::{Codec, ContentType, Decode, Encode};
 
 /// Bytes as they are, without a mark of what they are: whoever receives them reads them by its own codec.
 #[derive(Clone, Copy, Debug)]

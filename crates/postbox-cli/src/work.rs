@@ -9,7 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use postbox::{Backoff, Cancellation, Context, HandlerError};
+use postbox::worker::Cancellation;
+use postbox::{Backoff, Context, HandlerError};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;

@@ -42,64 +42,88 @@
 //!
 //! In-process mailboxes without leases, and actors: [`shared::mailbox`] and [`actor`].
 
-mod backend;
+pub mod backend;
 mod backends;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
 mod mailbox;
-mod reply;
+pub mod reply;
 pub mod resolver;
 mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod worker;
+pub mod worker;
 
-pub use self::backend::wire;
-pub use self::backend::*;
+pub use postbox_core::wait_for;
+
+pub use self::backend::{Counts, Limits};
 #[cfg(feature = "aws")]
 pub use self::backends::aws;
-pub use self::backends::memory::{MemoryBackend, MemoryReplyStore};
+pub use self::backends::memory::MemoryBackend;
 #[cfg(feature = "redis")]
 pub use self::backends::redis;
 #[cfg(feature = "sqlite")]
-pub use self::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+pub use self::backends::sqlite::SqliteBackend;
 pub use self::error::Error;
+pub use self::mailbox::Mailbox;
 #[cfg(feature = "messagepack")]
 pub use self::mailbox::codec::MessagePack;
-pub use self::mailbox::codec::{Codec, CodecError, ContentType, Decode, Encode, Json, Raw};
-pub use self::mailbox::connection::{Connection, Open, connect, open};
+pub use self::mailbox::codec::{Codec, ContentType, Decode, Encode, Json, Raw};
+pub use self::mailbox::connection::{Connection, connect, open};
 pub use self::mailbox::dead_letters::DeadLetters;
-pub use self::mailbox::dispatcher::{Dispatcher, MailboxEvent, Subscription};
-pub use self::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
-pub use self::mailbox::lease::{Finish, KeepAlive, Nack, SendReply};
+pub use self::mailbox::id::{MessageId, ReplyId};
 pub use self::mailbox::message::{Lease, Message};
-pub use self::mailbox::operation::{Answer, Call, Operation, Verb};
-pub use self::mailbox::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
-pub use self::mailbox::send::{SendBatch, SendMessage, SendRequest};
-pub use self::mailbox::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
-pub use self::mailbox::{Mailbox, UntypedMailbox};
-pub use self::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
-pub use self::reply::{Reply, ReplyChannel, WaitForReply};
+pub use self::reply::{Reply, ReplyChannel};
 pub use self::resolver::address::MailboxName;
-pub use self::resolver::{
-    CachePolicy, CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, ResolverStats, UriMailboxFactory,
-};
-pub use self::runtime::cancellation::{Cancellation, Cancelled};
-pub use self::runtime::clock::{Alarm, Clock, Moment, SystemClock};
-pub use self::worker::actor_worker::ActorWorker;
-pub use self::worker::main_loop::{Budget, MainLoop, MainLoopRequest, MainLoopResult, RemoteError};
-pub use self::worker::resources::Resources;
-pub use self::worker::{
-    Backoff, BudgetExceeded, Context, Handler, HandlerError, LoopEvent, LoopHandle, LoopReport, RunLoop, Worker,
-};
+pub use self::resolver::{CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, UriMailboxFactory};
+pub use self::worker::{ActorWorker, Backoff, Context, HandlerError, MainLoop, Worker};
 
-/// The library behind [`SqliteBackend`], for transactions of one's own: [`SendMessage::within`].
+/// Time, as backends and tests see it.
+pub mod clock {
+    pub use crate::runtime::clock::{Alarm, Clock, Moment, SystemClock};
+}
+
+/// What codecs share.
+pub mod codec {
+    pub use crate::mailbox::codec::CodecError;
+}
+
+/// Events of mailboxes and loops, and who hears of them.
+pub mod events {
+    pub use crate::mailbox::dispatcher::{Dispatcher, MailboxEvent, Subscription};
+    pub use crate::worker::LoopEvent;
+}
+
+/// Mailboxes in the memory of this process.
+pub mod memory {
+    pub use crate::backends::memory::{MemoryBackend, MemoryReplyStore};
+}
+
+/// Operations before they are awaited, and how backends answer them.
+pub mod operation {
+    pub use crate::mailbox::connection::Open;
+    pub use crate::mailbox::lease::{Finish, KeepAlive, Nack, SendReply};
+    pub use crate::mailbox::operation::{Answer, Call, Operation, Verb};
+    pub use crate::mailbox::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
+    pub use crate::mailbox::send::{SendBatch, SendMessage, SendRequest};
+    pub use crate::reply::WaitForReply;
+}
+
+/// Mailboxes in a SQLite file.
 #[cfg(feature = "sqlite")]
-pub use rusqlite;
+pub mod sqlite {
+    /// The library behind [`SqliteBackend`], for transactions of your own:
+    /// [`SendMessage::within`](crate::operation::SendMessage::within).
+    pub use rusqlite;
 
-/// Waits for any future on this thread.
-pub use postbox_core::wait_for;
+    pub use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+}
+
+/// W3C trace context of messages.
+pub mod trace {
+    pub use crate::mailbox::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
+}
 
 /// Layer 1: in-process mailboxes, their traits and futures.
 pub use postbox_core::shared;

@@ -6,7 +6,8 @@ use std::future::Future;
 use bytes::Bytes;
 use omniqueue::Delivery;
 use omniqueue::backends::InMemoryProducer;
-use postbox::{Decode, Encode, Json, Mailbox, Raw, SendBatch, SendMessage};
+use postbox::operation::{SendBatch, SendMessage};
+use postbox::{Decode, Encode, Json, Mailbox, Raw};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use postbox::rusqlite::{Connection as Sqlite, params};
-use postbox::{Connection, Mailbox, Raw, SqliteBackend, Synchronous};
+use postbox::sqlite::Synchronous;
+use postbox::sqlite::rusqlite::{Connection as Sqlite, params};
+use postbox::{Connection, Mailbox, Raw, SqliteBackend};
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::outside::PEERS;

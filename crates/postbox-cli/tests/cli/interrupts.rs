@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::Duration;
 
-use ::postbox::rusqlite::Connection;
+use ::postbox::sqlite::rusqlite::Connection;
 
 use crate::*;
 

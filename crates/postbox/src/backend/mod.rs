@@ -33,7 +33,8 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::mailbox::codec::ContentType;
-use crate::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
+pub use crate::mailbox::id::ReceiptHandle;
+use crate::mailbox::id::{MessageId, ReplyId};
 use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, shown};

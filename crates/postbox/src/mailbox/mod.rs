@@ -390,7 +390,8 @@ impl<T, R, C> Mailbox<T, R, C> {
 /// A mailbox that has its types where it is used: what a resolver finds.
 ///
 /// ```
-/// use postbox::{Mailbox, UntypedMailbox};
+/// use postbox::Mailbox;
+/// use postbox::resolver::UntypedMailbox;
 ///
 /// let mailbox: Mailbox<u32> = postbox::open("memory://doc-untyped").blocking()?;
 /// let untyped: UntypedMailbox = mailbox.into();

@@ -2,6 +2,7 @@
 
 pub(crate) mod store;
 
+pub use self::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,6 @@ use crate::mailbox::id::ReplyId;
 use crate::mailbox::lease::refusal;
 use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
 use crate::mailbox::ranges::check_duration;
-use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
 use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, yield_now};
 use crate::runtime::clock::{Clock, Moment};

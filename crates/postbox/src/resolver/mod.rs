@@ -10,10 +10,11 @@ use std::time::Duration;
 use metrics::{Counter, Histogram};
 
 use crate::error::Error;
+use crate::mailbox::Mailbox;
+pub use crate::mailbox::UntypedMailbox;
 use crate::mailbox::connection::{Connection, open_untyped};
 use crate::mailbox::handle::HandleOptions;
 use crate::mailbox::operation::{Answer, Call};
-use crate::mailbox::{Mailbox, UntypedMailbox};
 use crate::resolver::address::{Uri, shown};
 use crate::runtime::clock::{Clock, Moment, SystemClock};
 
@@ -252,7 +253,8 @@ pub enum CachePolicy {
 /// else's, and eviction closes none.
 ///
 /// ```
-/// use postbox::{CachePolicy, CompositeResolver, MailboxResolver};
+/// use postbox::{CompositeResolver, MailboxResolver};
+/// use postbox::resolver::CachePolicy;
 ///
 /// # postbox_core::wait_for(async {
 /// let connection = postbox::connect("memory://").await?;

@@ -12,7 +12,7 @@ use postbox_core::{ThreadSafe, Ticket, WaitQueue};
 /// Tells that something should stop: a lease is lost, a loop is asked to end. Cheap to clone.
 ///
 /// ```
-/// let token = postbox::Cancellation::new();
+/// let token = postbox::worker::Cancellation::new();
 /// assert!(!token.is_cancelled());
 /// token.cancel();
 /// postbox_core::wait_for(token.cancelled());

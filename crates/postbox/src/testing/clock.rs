@@ -11,7 +11,7 @@ use crate::runtime::clock::{Alarm, Alarms, Clock, Moment};
 ///
 /// ```
 /// use postbox::testing::ManualClock;
-/// use postbox::Clock;
+/// use postbox::clock::Clock;
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();

@@ -22,17 +22,20 @@ use std::time::Duration;
 
 use postbox_core::{Mailbox as _, UnboundedMailbox};
 
+pub use self::actor_worker::ActorWorker;
 pub use self::backoff::Backoff;
 pub(crate) use self::context::RequestContext;
 pub use self::context::{BudgetExceeded, Context};
 pub use self::handler::{Handler, HandlerError};
+pub use self::main_loop::{Budget, MainLoop, MainLoopRequest, MainLoopResult, RemoteError};
+pub use self::resources::Resources;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Codec, Decode, Encode, Json};
 use crate::mailbox::dispatcher::Dispatcher;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::{Answer, Verb, awaitable};
-use crate::worker::resources::Resources;
+pub use crate::runtime::cancellation::{Cancellation, Cancelled};
 
 /// Feeds a handler from a mailbox: takes messages, keeps their leases alive, runs the handler, sends its answer, finishes
 /// the message.

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postbox::backend::Backend;
+use postbox::backend::{Batch, DeadLetter, Headers, MailboxSettings, Outgoing, Receive};
+use postbox::operation::Answer;
 use postbox::resolver::MailboxFactory;
+use postbox::resolver::{CachePolicy, UntypedMailbox};
 use postbox::testing::{CollectingMailbox, FakeMailbox, FakeMailboxResolver, ManualClock, MessageBuilder};
 use postbox::*;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use postbox::testing::FakeMailbox;
+use postbox::trace::{TRACEPARENT, TraceContext};
 use postbox::*;
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt as _};
 

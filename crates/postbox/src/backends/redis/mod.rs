@@ -43,7 +43,8 @@ const MAX_MESSAGE_SIZE: usize = 128 << 20;
 /// Mailboxes on Redis. `redis://host:6379/mailbox` opens one of them.
 ///
 /// ```no_run
-/// use postbox::redis::{RedisBackend, client::Client};
+/// use postbox::redis::RedisBackend;
+/// use postbox::redis::client::Client;
 /// use postbox::{Connection, Mailbox};
 ///
 /// // With a client of one's own; a URI does the same.

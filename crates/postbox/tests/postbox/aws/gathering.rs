@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use postbox::backend::Backend;
+use postbox::backend::{MailboxSettings, Receipt, Visibility};
 use postbox::*;
 use postbox_test_servers::{Fate, HttpProxy};
 use serde_json::{Value, json};

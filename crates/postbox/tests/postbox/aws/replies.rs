@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use postbox::aws::DynamoDbReplyStore;
 use postbox::aws::dynamodb::Client;
+use postbox::reply::ReplyStore;
+use postbox::reply::{ReplyState, ReplyValue, Resolved};
 use postbox::*;
 use postbox_test_servers::{Fate, REGION};
 use serde_json::json;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use postbox::codec::CodecError;
 use postbox::testing::ManualClock;
 use postbox::*;
 

@@ -9,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use postbox::backend::Delivery;
+use postbox::clock::{Alarm, Clock, Moment};
 use postbox::testing::ManualClock;
 use postbox::*;
 use proptest::prelude::*;

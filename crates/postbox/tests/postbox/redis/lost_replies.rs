@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use postbox::reply::{ReplyValue, Resolved};
 use postbox::*;
 use postbox_test_servers::{Proxy, Redis, RedisCluster};
 use rand::RngExt as _;

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use postbox::sqlite::rusqlite;
 use postbox::*;
 
 use self::disk::Disk;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use postbox::sqlite::rusqlite;
 use postbox::*;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};

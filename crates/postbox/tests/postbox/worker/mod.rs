@@ -11,7 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use postbox::actor::{Actor, Directive, Failure};
+use postbox::events::{Dispatcher, LoopEvent, MailboxEvent};
 use postbox::testing::{CollectingMailbox, FakeMailbox, FakeMailboxResolver};
+use postbox::trace::{TRACEPARENT, TraceContext};
+use postbox::worker::{Cancellation, Handler, Resources};
 use postbox::*;
 
 const fn seconds(seconds: u64) -> Duration {
