@@ -1,8 +1,9 @@
 //! Bodies as they are.
 
 use bytes::Bytes;
+use postbox::ContentType;
 use postbox::codec::CodecError;
-use postbox::{Codec, ContentType, Decode, Encode};
+use postbox::codec::{Codec, Decode, Encode};
 
 /// Bytes as they are, without a mark of what they are: whoever receives them reads them by its own codec.
 #[derive(Clone, Copy, Debug)]

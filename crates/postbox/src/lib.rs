@@ -69,7 +69,7 @@ pub use self::error::Error;
 pub use self::mailbox::Mailbox;
 #[cfg(feature = "messagepack")]
 pub use self::mailbox::codec::MessagePack;
-pub use self::mailbox::codec::{Codec, ContentType, Decode, Encode, Json, Raw};
+pub use self::mailbox::codec::{ContentType, Json, Raw};
 pub use self::mailbox::connection::{Connection, connect, open};
 pub use self::mailbox::dead_letters::DeadLetters;
 pub use self::mailbox::id::{MessageId, ReplyId};
@@ -84,20 +84,15 @@ pub mod clock {
     pub use crate::runtime::clock::{Alarm, Clock, Moment, SystemClock};
 }
 
-/// What codecs share.
+/// How bodies become bytes: traits for codecs of your own.
 pub mod codec {
-    pub use crate::mailbox::codec::CodecError;
+    pub use crate::mailbox::codec::{Codec, CodecError, Decode, Encode};
 }
 
 /// Events of mailboxes and loops, and who hears of them.
 pub mod events {
     pub use crate::mailbox::dispatcher::{Dispatcher, MailboxEvent, Subscription};
     pub use crate::worker::LoopEvent;
-}
-
-/// Mailboxes in the memory of this process.
-pub mod memory {
-    pub use crate::backends::memory::{MemoryBackend, MemoryReplyStore};
 }
 
 /// Operations before they are awaited, and how backends answer them.

@@ -99,7 +99,7 @@ pub(super) fn large_empty_and_binary_bodies_survive(place: &Place<'_>) {
 pub(super) fn all_codecs_work(place: &Place<'_>) {
     fn check<C>(mailbox: &Mailbox<String, (), C>)
     where
-        C: crate::Encode<String> + crate::Decode<String>,
+        C: crate::codec::Encode<String> + crate::codec::Decode<String>,
     {
         mailbox.send(&"text".into()).blocking().unwrap();
         let message = mailbox.receive().blocking().unwrap().remove(0);

@@ -3,6 +3,7 @@
 pub(crate) mod store;
 
 pub use self::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
+pub use crate::backends::memory::MemoryReplyStore;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox::memory::MemoryReplyStore;
 use postbox::operation::Answer;
+use postbox::reply::MemoryReplyStore;
 use postbox::reply::{ReplyEntry, ReplyStore, ReplyValue, Resolved};
 use postbox::*;
 

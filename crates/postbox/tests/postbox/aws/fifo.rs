@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postbox::aws::QueueSettings;
-use postbox::memory::MemoryReplyStore;
+use postbox::reply::MemoryReplyStore;
 use postbox::worker::Cancellation;
 use postbox::*;
 use postbox_test_servers::Fate;

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use postbox::codec::CodecError;
+use postbox::codec::{Codec, Decode, Encode};
 use postbox::testing::ManualClock;
 use postbox::*;
 

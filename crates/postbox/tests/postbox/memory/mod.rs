@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use postbox::memory::MemoryReplyStore;
 use postbox::operation::UNDECODABLE_DELIVERIES;
+use postbox::reply::MemoryReplyStore;
 use postbox::reply::ReplyStore;
 use postbox::reply::SCAN_LIMIT;
 use postbox::testing::ManualClock;
