@@ -11,8 +11,8 @@ use crate::mailbox::id::{MessageId, ReplyId};
 ///
 /// # postbox_core::wait_for(async {
 /// let mailbox: Mailbox<String> = postbox::open("memory://doc-error?max_size=1").await?;
-/// mailbox.send(&"one".to_string()).await?;
-/// match mailbox.send(&"two".to_string()).await {
+/// mailbox.send("one").await?;
+/// match mailbox.send("two").await {
 ///     Err(error @ Error::MailboxFull { .. }) => assert!(error.is_transient(), "there may be room later"),
 ///     other => panic!("{other:?}"),
 /// }

@@ -13,7 +13,7 @@
 //! let jobs: Mailbox<String, usize> = postbox::open("memory://doc-crate").await?;
 //!
 //! // A client asks…
-//! let reply = jobs.send_expecting_reply(&"count me".to_string()).await?;
+//! let reply = jobs.send_expecting_reply("count me").await?;
 //!
 //! // …a worker answers…
 //! for message in jobs.receive().max_messages(10).wait_time(Duration::from_secs(20)).await? {

@@ -1,5 +1,6 @@
 //! A received message, and the lease that comes with it.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -28,7 +29,7 @@ use crate::resolver::address::shown;
 ///
 /// # postbox_core::wait_for(async {
 /// let mailbox: Mailbox<String> = postbox::open("memory://doc-message").await?;
-/// mailbox.send(&"resize".to_string()).attribute("tenant", "a").await?;
+/// mailbox.send("resize").attribute("tenant", "a").await?;
 ///
 /// let messages = mailbox.receive().visibility_timeout(Duration::from_secs(60)).await?;
 /// let message = &messages[0];
@@ -199,9 +200,10 @@ macro_rules! acts {
         /// [`ReplyAlreadySent`](crate::Error::ReplyAlreadySent), [`ReplyCancelled`](crate::Error::ReplyCancelled) or
         /// [`ReplyExpired`](crate::Error::ReplyExpired) if nobody wants the answer any more; then the message is
         /// finished. Any other error: the message stays leased, and comes back.
-        pub fn reply(&self, answer: &R) -> SendReply
+        pub fn reply<B: ?Sized>(&self, answer: &B) -> SendReply
         where
-            C: Encode<R>,
+            R: Borrow<B>,
+            C: Encode<B>,
         {
             SendReply::new(
                 Arc::clone(&self.core),

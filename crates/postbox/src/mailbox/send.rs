@@ -263,7 +263,7 @@ impl SendMessage {
     /// shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)", []).unwrap();
     /// let order = shop.transaction().unwrap();
     /// order.execute("INSERT INTO orders (item) VALUES ('lamp')", []).unwrap();
-    /// jobs.send(&"ship the lamp".to_string()).within(&order)?;
+    /// jobs.send("ship the lamp").within(&order)?;
     /// order.commit().unwrap(); // the order and the job, or neither
     ///
     /// assert_eq!(jobs.receive().blocking()?[0].body, "ship the lamp");

@@ -140,7 +140,7 @@ where
                 replied => replied.map(|()| true),
             }
         } else if lease.reply_to.is_some() {
-            match lease.reply_mailbox().await {
+            match lease.reply_mailbox::<R>().await {
                 Ok(mailbox) => mailbox.send(&answer).await.map(|_| false),
                 Err(error) => Err(error),
             }

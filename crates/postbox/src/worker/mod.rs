@@ -49,7 +49,7 @@ pub use crate::runtime::cancellation::{Cancellation, Cancelled};
 ///
 /// # postbox_core::wait_for(async {
 /// let jobs: Mailbox<String, usize> = postbox::open("memory://doc-worker").await?;
-/// let reply = jobs.send_expecting_reply(&"hello".to_string()).await?;
+/// let reply = jobs.send_expecting_reply("hello").await?;
 /// jobs.send(&String::new()).await?;
 ///
 /// let worker = Worker::new(&jobs, |job: String, _context: Context| async move {

@@ -45,7 +45,7 @@ fn everything_is_counted() {
         messages[2].dead_letter("x").blocking().unwrap();
         mailbox.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
         assert!(messages[0].acknowledge().blocking().is_err());
-        mailbox.untyped().typed::<String, (), Json>().send(&"bad".into()).blocking().unwrap();
+        mailbox.untyped().typed::<String, (), Json>().send("bad").blocking().unwrap();
         assert!(mailbox.receive().blocking().is_err());
         let reply = mailbox.send_expecting_reply(&5).blocking().unwrap();
         let worker = Worker::new(&mailbox, |number: u32, _| async move { Ok::<_, String>(number) });

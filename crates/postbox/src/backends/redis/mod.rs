@@ -51,7 +51,7 @@ const MAX_MESSAGE_SIZE: usize = 128 << 20;
 /// let client = Client::open("redis://127.0.0.1:6379").unwrap();
 /// let connection = Connection::new(RedisBackend::from_client(client)?);
 /// let jobs: Mailbox<String> = connection.mailbox("jobs")?;
-/// jobs.send(&"across machines".to_string()).blocking()?;
+/// jobs.send("across machines").blocking()?;
 /// # Ok::<(), postbox::Error>(())
 /// ```
 #[derive(Clone)]

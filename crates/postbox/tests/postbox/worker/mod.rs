@@ -202,8 +202,8 @@ fn a_body_that_cannot_be_decoded_does_not_end_the_loop() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     let raw: Mailbox<String, (), Raw> = mailbox.untyped().typed();
     let other: Mailbox<String> = mailbox.untyped().typed();
-    raw.send(&"not a number".into()).blocking().unwrap();
-    other.send(&"not a number either".into()).blocking().unwrap();
+    raw.send("not a number").blocking().unwrap();
+    other.send("not a number either").blocking().unwrap();
     let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
     let report = echo(&mailbox).max_iterations(3).run().blocking().unwrap();
     assert_eq!((report.receive_errors, report.succeeded), (2, 1));
