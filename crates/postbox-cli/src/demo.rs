@@ -17,7 +17,7 @@ use crate::commands::{on_interrupt, open, progress};
 use crate::output::{self, Failure};
 use crate::plain::Mailbox;
 
-/// Every so many requests there is one that no worker can handle.
+/// One request out of this number is one that no worker can handle.
 const POISON: u32 = 500;
 /// So many clients ask at a time.
 const CLIENTS: u32 = 16;

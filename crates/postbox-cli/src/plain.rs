@@ -5,7 +5,7 @@ use postbox::ContentType;
 use postbox::codec::CodecError;
 use postbox::codec::{Codec, Decode, Encode};
 
-/// Bytes as they are, without a mark of what they are: whoever receives them reads them by its own codec.
+/// Bytes as they are, without a content type: the receiver reads them by its own codec.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plain;
 

@@ -136,7 +136,7 @@ fn blocking(folder: &Folder, synchronous: Synchronous) -> Contender<'static> {
     })
 }
 
-/// How long the cycles take, spread over so many tasks.
+/// How long the cycles take, spread over a number of tasks.
 fn cycles_of_tasks(runtime: &Runtime, jobs: &Jobs, tasks: usize, batch: usize, operations: usize) -> Duration {
     let start = Instant::now();
     let running: Vec<_> = (0..tasks).map(|_| runtime.spawn(cycles(jobs.clone(), batch, operations / tasks))).collect();

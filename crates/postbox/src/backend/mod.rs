@@ -155,7 +155,7 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
     /// Up to `max` dead letters, oldest first.
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>>;
 
-    /// Makes dead letters visible again, as if never delivered: one by its id, or up to so many, oldest first.
+    /// Makes dead letters visible again, as if never delivered: one by its id, or a number of them, oldest first.
     /// Answers how many. Stops early when the mailbox is full.
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>>;
 
@@ -269,7 +269,7 @@ impl fmt::Debug for Headers {
 /// What `receive` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// At most so many.
+    /// The most messages.
     pub max: usize,
     /// For how long they are leased.
     pub visibility: Duration,
@@ -418,7 +418,7 @@ impl DeadLetter {
 /// Which dead letters to bring back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redrive {
-    /// Up to so many, oldest first.
+    /// At most this number, oldest first.
     UpTo(usize),
     /// This one.
     One(MessageId),

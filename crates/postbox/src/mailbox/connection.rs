@@ -326,7 +326,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// On a backend of one's own.
+    /// On a backend of your own.
     pub fn new(backend: impl Backend) -> Self {
         Self::from_arc(Arc::new(backend))
     }

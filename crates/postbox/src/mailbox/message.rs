@@ -186,7 +186,7 @@ macro_rules! acts {
             Finish::dead_letter(Arc::clone(&self.core), self.receipt(), reason.into())
         }
 
-        /// Whether somebody waits for a reply in the reply store.
+        /// Whether the sender waits for a reply in the reply store.
         pub fn expects_reply(&self) -> bool {
             self.reply.is_some()
         }
@@ -214,7 +214,7 @@ macro_rules! acts {
             )
         }
 
-        /// Where the answer is written, for those who answer and finish in two steps. `None` if none is expected.
+        /// Where the answer is written, to answer and to finish in two steps. `None` if none is expected.
         pub fn reply_channel(&self) -> Option<ReplyChannel<R, C>> {
             let store = self.core.replies.clone()?;
             Some(ReplyChannel::new(store, self.reply.clone()?))

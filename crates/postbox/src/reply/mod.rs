@@ -1,4 +1,4 @@
-//! The two ends of a reply: whoever asked waits for it, whoever handles the request writes it.
+//! The two ends of a reply: the requester waits for it, the handler of the request writes it.
 
 pub(crate) mod store;
 
@@ -185,7 +185,7 @@ impl<R, C> Reply<R, C> {
         })
     }
 
-    /// Tells whoever handles the request that nobody waits any more. `false` if it was answered, cancelled or over.
+    /// Tells the handler of the request that the answer is not wanted any more. `false` if it was answered, cancelled or over.
     ///
     /// # Errors
     /// Those of the store.

@@ -127,7 +127,7 @@ impl RegistryResolver {
         self
     }
 
-    /// Registers a mailbox; whoever had the name before has it no more. Clones of the resolver know it too.
+    /// Registers a mailbox, in place of one that had the name before. Clones of the resolver know it too.
     pub fn register(&self, name: impl Into<String>, mailbox: impl Into<UntypedMailbox>) {
         let mailbox = mailbox.into();
         let old = self.registry.write().unwrap_or_else(PoisonError::into_inner).insert(name.into(), mailbox);
@@ -385,7 +385,7 @@ impl Cache {
         found
     }
 
-    /// Keeps what was made, unless somebody else was quicker: then that one is used.
+    /// Keeps the new mailbox, unless another call was quicker: then its mailbox is used.
     fn put(&self, identifier: &str, mailbox: UntypedMailbox) -> UntypedMailbox {
         if self.policy == CachePolicy::None || self.policy == CachePolicy::Lru(0) {
             return mailbox;

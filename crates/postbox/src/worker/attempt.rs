@@ -40,7 +40,7 @@ where
     async fn process(&self, item: Item<T, R, C>) {
         let Item { message, keeping, mut guard } = item;
         if keeping.lost.is_cancelled() {
-            // Lost before it was its turn: somebody else may have it.
+            // The lease was lost before it was its turn: another consumer may have the message.
             guard.receipt = None;
             let error = Error::ReceiptHandleExpired { id: message.id.clone() };
             return self.unfinished(&message.id, &error);

@@ -167,7 +167,7 @@ macro_rules! loop_options {
             self
         }
 
-        /// Fetches so many messages more than handlers can take at the moment. Their leases are kept alive. None unless
+        /// How many messages are fetched beyond those that handlers can take at the moment. Their leases are kept alive. None unless
         /// it is set.
         pub fn prefetch(mut self, messages: usize) -> Self {
             self.$($path).+.prefetch = messages;
@@ -194,7 +194,7 @@ macro_rules! loop_options {
             self
         }
 
-        /// Ends after so many receives, empty ones too, when what they brought is handled.
+        /// Ends after this number of receives, empty ones too, when what they brought is handled.
         pub fn max_iterations(mut self, receives: u64) -> Self {
             self.$($path).+.max_iterations = Some(receives);
             self

@@ -1,4 +1,4 @@
-//! Places that a URI or a client of one's own leads to, queues as they are found there, and what may be sent to them.
+//! Places that a URI or a user's client leads to, queues as they are found there, and what may be sent to them.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

@@ -25,7 +25,7 @@ async fn a_day_of_work(name: &str) {
     assert_eq!(again.delivery_count, 2);
     again.acknowledge().await.unwrap();
 
-    // A delayed message wakes a wait, and the answer wakes who waits for it.
+    // A delayed message wakes a receiver, and the answer wakes its waiter.
     let reply = mailbox.send_expecting_reply("later").delay(Duration::from_millis(20)).await.unwrap();
     let worker = mailbox.clone();
     let handled = thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A reply, or a request, that is lost: whatever was asked for happens once, and whoever asked hears what came of it.
+//! A reply, or a request, that is lost: the operation is done once, and its caller gets the result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
