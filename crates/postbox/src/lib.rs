@@ -131,7 +131,34 @@ pub mod actor {
     };
 }
 
-/// The examples of the README are compiled and run with the doc tests.
+/// The examples of the README and of the guide are compiled and run with the doc tests.
 #[cfg(all(doctest, feature = "testing", feature = "sqlite"))]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod guide {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/actors.md")]
+    struct Actors;
+    #[doc = include_str!("../../../docs/dead-letters.md")]
+    struct DeadLetters;
+    #[doc = include_str!("../../../docs/errors.md")]
+    struct Errors;
+    #[doc = include_str!("../../../docs/getting-started.md")]
+    struct GettingStarted;
+    #[doc = include_str!("../../../docs/memory.md")]
+    struct Memory;
+    #[doc = include_str!("../../../docs/operating.md")]
+    struct Operating;
+    #[doc = include_str!("../../../docs/requests-and-replies.md")]
+    struct RequestsAndReplies;
+    #[doc = include_str!("../../../docs/sqlite.md")]
+    struct Sqlite;
+    #[doc = include_str!("../../../docs/telemetry.md")]
+    struct Telemetry;
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
+    #[doc = include_str!("../../../docs/workers.md")]
+    struct Workers;
+    #[cfg(feature = "conformance")]
+    #[doc = include_str!("../../../docs/writing-a-backend.md")]
+    struct WritingABackend;
+}
