@@ -105,6 +105,8 @@ impl<S: tracing::Subscriber> Layer<S> for Spans {
 fn a_handler_runs_in_a_span_with_its_trace() {
     let spans = Spans::default();
     let trace = TraceContext::new();
+    // With a single dispatcher, `tracing` asks that of the thread that comes to a span first, which may be another test's.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     tracing::subscriber::with_default(tracing_subscriber::registry().with(spans.clone()), || {
         let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
         let id = mailbox.send(&1).trace_context(trace).blocking().unwrap();
