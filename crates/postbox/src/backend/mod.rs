@@ -350,7 +350,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// So many.
+    /// Counts of a mailbox.
     pub const fn new(ready: u64, delayed: u64, in_flight: u64, dead: u64) -> Self {
         Counts { ready, delayed, in_flight, dead }
     }

@@ -241,7 +241,7 @@ pub enum CachePolicy {
     /// Until it is evicted.
     #[default]
     Unbounded,
-    /// So many; the least recently used goes first.
+    /// At most this number; the least recently used goes first.
     Lru(usize),
     /// Until it was not used for so long.
     IdleTtl(Duration),

@@ -29,7 +29,7 @@ struct Faults {
     connection: Option<Error>,
     /// The next batch: which of its entries fail, and how.
     entries: BTreeMap<usize, Error>,
-    /// So many of the next deliveries come a second time.
+    /// How many of the next deliveries come a second time.
     duplicates: usize,
 }
 

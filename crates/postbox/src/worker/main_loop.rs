@@ -99,7 +99,7 @@ pub struct Budget {
     /// So long, from the start of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "millis_option")]
     pub time: Option<Duration>,
-    /// So many of whatever the handler counts: tokens, calls, rows.
+    /// A number of what the handler counts: tokens, calls, rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<u64>,
 }

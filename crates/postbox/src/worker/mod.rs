@@ -161,7 +161,7 @@ where
 /// The options of every loop.
 macro_rules! loop_options {
     ($($path:ident).+) => {
-        /// So many handlers at a time. 1 unless it is set.
+        /// How many handlers run at a time. 1 unless it is set.
         pub fn concurrency(mut self, handlers: usize) -> Self {
             self.$($path).+.concurrency = handlers;
             self
