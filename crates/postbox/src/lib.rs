@@ -42,6 +42,8 @@
 //!
 //! In-process mailboxes without leases, and actors: [`shared::mailbox`] and [`actor`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod backend;
 mod backends;
 #[cfg(feature = "conformance")]
