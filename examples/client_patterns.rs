@@ -3,10 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use postbox::{
-    CompositeResolver, Connection, Context, Error, Mailbox, MailboxResolver, MainLoop, MainLoopRequest, MainLoopResult,
-    MemoryBackend,
-};
+use postbox::worker::{MainLoopRequest, MainLoopResult};
+use postbox::{CompositeResolver, Connection, Context, Error, Mailbox, MailboxResolver, MainLoop, MemoryBackend};
 use uuid::Uuid;
 
 type Requests = Mailbox<MainLoopRequest<u32>, MainLoopResult<u32>>;

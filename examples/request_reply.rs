@@ -23,16 +23,16 @@ fn main() -> Result<(), Error> {
     });
 
     // Wait for the answer…
-    let reply = requests.send_expecting_reply(&"hello".into()).blocking()?;
+    let reply = requests.send_expecting_reply("hello").blocking()?;
     println!("hello: {}", reply.wait().timeout(Duration::from_secs(5)).blocking()?);
 
     // …or come back for it later, with nothing but its id, from this process or another.
-    let id = requests.send_expecting_reply(&"see you later".into()).blocking()?.id().to_string();
+    let id = requests.send_expecting_reply("see you later").blocking()?.id().to_string();
     let reply: Reply<usize> = requests.reply(id.as_str());
     println!("see you later: {}", reply.wait().blocking()?);
 
     // …or ask on any executor.
-    let answer = smol::block_on(async { requests.send_expecting_reply(&"async".into()).await?.wait().await })?;
+    let answer = smol::block_on(async { requests.send_expecting_reply("async").await?.wait().await })?;
     println!("async: {answer}");
 
     requests.close();

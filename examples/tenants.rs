@@ -1,9 +1,8 @@
 //! Answers to the address that each message names, and tenants that cannot reach each other's mailboxes:
 //! `cargo run --example tenants`.
 
-use postbox::{
-    CachePolicy, CompositeResolver, Connection, Error, Mailbox, MailboxResolver, MemoryBackend, RegistryResolver,
-};
+use postbox::resolver::CachePolicy;
+use postbox::{CompositeResolver, Connection, Error, Mailbox, MailboxResolver, MemoryBackend, RegistryResolver};
 
 /// Everything that one tenant can reach: a place of its own, and one mailbox that is common to all.
 fn tenant(audit: &Mailbox<String>) -> Result<(Mailbox<String>, CompositeResolver), Error> {
@@ -18,7 +17,7 @@ fn tenant(audit: &Mailbox<String>) -> Result<(Mailbox<String>, CompositeResolver
 /// Answers what is there, to whom it came from.
 fn work(requests: &Mailbox<String>) -> Result<(), Error> {
     for message in requests.receive().max_messages(10).blocking()? {
-        match message.reply_mailbox().blocking() {
+        match message.reply_mailbox::<String>().blocking() {
             Ok(answers) => {
                 answers.send(&message.body.to_uppercase()).blocking()?;
             }
@@ -35,10 +34,10 @@ fn main() -> Result<(), Error> {
     let (a_requests, a_resolver) = tenant(&audit)?;
     let (b_requests, b_resolver) = tenant(&audit)?;
 
-    a_requests.send(&"from a".into()).reply_to("answers").blocking()?;
-    a_requests.send(&"for the record".into()).reply_to("audit").blocking()?;
-    a_requests.send(&"to a stranger".into()).reply_to("memory://somewhere").blocking()?;
-    b_requests.send(&"from b".into()).reply_to("answers").blocking()?;
+    a_requests.send("from a").reply_to("answers").blocking()?;
+    a_requests.send("for the record").reply_to("audit").blocking()?;
+    a_requests.send("to a stranger").reply_to("memory://somewhere").blocking()?;
+    b_requests.send("from b").reply_to("answers").blocking()?;
     work(&a_requests)?;
     work(&b_requests)?;
 

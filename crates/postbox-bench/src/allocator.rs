@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Counts only while somebody asks: a counter that all threads write to would slow down what allocates.
+/// Counts only while a test asks for it: a counter that all threads write to would slow down what allocates.
 pub(crate) struct Counting;
 
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);

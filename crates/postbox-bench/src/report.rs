@@ -34,7 +34,7 @@ impl Settings {
         if self.quick { 3 } else { self.most_rounds }
     }
 
-    /// A number of operations, scaled down for a quick run, but if there are so many enough for 64 tasks with batches of 10.
+    /// A number of operations, scaled down for a quick run, but if possible enough for 64 tasks with batches of 10.
     pub(crate) fn scale(&self, operations: usize) -> usize {
         if self.quick { (operations / 20).max(1280).min(operations) } else { operations }
     }

@@ -56,7 +56,7 @@ pub(crate) enum Command {
     },
     /// Shows messages without leasing them
     Peek {
-        /// At most so many
+        /// The most messages
         #[arg(long, default_value_t = 10, value_parser = number::<usize>)]
         max: usize,
     },
@@ -77,7 +77,7 @@ pub(crate) enum Command {
         from: String,
         /// The mailbox to send to, like sqlite://new.db/jobs
         to: String,
-        /// At most so many
+        /// The most messages
         #[arg(long, value_parser = number::<u64>)]
         max: Option<u64>,
     },
@@ -117,7 +117,7 @@ pub(crate) struct Send {
     /// Sends at most this many lines in one request
     #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
     pub(crate) batch: usize,
-    /// Invisible for so long
+    /// How long messages are invisible
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) delay: Option<Duration>,
     /// Where an answer should go: the name of a mailbox of the same file
@@ -136,10 +136,10 @@ pub(crate) struct Send {
 
 #[derive(Debug, Args)]
 pub(crate) struct Receive {
-    /// At most so many at a time
+    /// The most messages of one receive
     #[arg(long, default_value_t = 1, value_parser = number::<usize>)]
     pub(crate) max: usize,
-    /// Leased for so long
+    /// How long messages are leased
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
     pub(crate) visibility: Duration,
     /// Waits so long for the first one
@@ -164,13 +164,13 @@ pub(crate) struct Request {
 
 #[derive(Debug, Args)]
 pub(crate) struct Work {
-    /// So many programs at a time
+    /// The most programs at a time
     #[arg(long, default_value_t = 1, value_parser = number::<usize>)]
     pub(crate) concurrency: usize,
-    /// Messages are leased for so long, and longer while their program runs
+    /// How long messages are leased; longer while their program runs
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
     pub(crate) visibility: Duration,
-    /// So many attempts, then the dead letters
+    /// The attempts before a message goes to the dead letters
     #[arg(long, default_value_t = 5, value_parser = number::<u32>)]
     pub(crate) retries: u32,
     /// The first retry comes after so long, each further one after twice the time
@@ -179,7 +179,7 @@ pub(crate) struct Work {
     /// Time for programs to finish after Ctrl-C; then they are ended and their messages are given back
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
     pub(crate) shutdown_limit: Duration,
-    /// Ends after so many receives
+    /// Ends after this number of receives
     #[arg(long, value_parser = number::<u64>)]
     pub(crate) max_iterations: Option<u64>,
     /// The program and its arguments
@@ -191,13 +191,13 @@ pub(crate) struct Work {
 pub(crate) enum Dead {
     /// Shows them, oldest first
     List {
-        /// At most so many
+        /// The most messages
         #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
         max: usize,
     },
     /// Makes them visible again, oldest first, as if never delivered
     Redrive {
-        /// At most so many
+        /// The most messages
         #[arg(long, value_parser = number::<usize>)]
         max: Option<usize>,
     },
@@ -207,10 +207,10 @@ pub(crate) enum Dead {
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// So many requests
+    /// The number of requests
     #[arg(long, default_value_t = 2_000, value_parser = number::<u32>)]
     pub(crate) requests: u32,
-    /// So many worker processes; one of them is killed
+    /// The number of worker processes; one of them is killed
     #[arg(long, default_value_t = 3, value_parser = number::<usize>)]
     pub(crate) workers: usize,
     /// Keeps the file, here

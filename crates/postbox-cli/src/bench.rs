@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use postbox::{Cancellation, Error, MessageId};
+use postbox::worker::Cancellation;
+use postbox::{Error, MessageId};
 use serde_json::json;
 
 use crate::commands::on_interrupt;

@@ -4,7 +4,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
-use postbox::{Cancellation, Counts, Error};
+use postbox::worker::Cancellation;
+use postbox::{Counts, Error};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Command, Dead, Request};

@@ -17,9 +17,9 @@ use crate::commands::{on_interrupt, open, progress};
 use crate::output::{self, Failure};
 use crate::plain::Mailbox;
 
-/// Every so many requests there is one that no worker can handle.
+/// One request out of this number is one that no worker can handle.
 const POISON: u32 = 500;
-/// So many clients ask at a time.
+/// The clients that ask at a time.
 const CLIENTS: u32 = 16;
 /// Leases are short here, so that the work of a dead worker comes back soon.
 const LEASE: Duration = Duration::from_secs(2);

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use postbox::{ContentType, DeadLetter, Delivery, Headers, MessageId};
+use postbox::backend::{DeadLetter, Delivery, Headers};
+use postbox::{ContentType, MessageId};
 use serde_json::{Map, Value, json};
 
 use crate::plain::Plain;

@@ -1,9 +1,11 @@
 //! Bodies as they are.
 
 use bytes::Bytes;
-use postbox::{Codec, CodecError, ContentType, Decode, Encode};
+use postbox::ContentType;
+use postbox::codec::CodecError;
+use postbox::codec::{Codec, Decode, Encode};
 
-/// Bytes as they are, without a mark of what they are: whoever receives them reads them by its own codec.
+/// Bytes as they are, without a content type: the receiver reads them by its own codec.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plain;
 

@@ -5,7 +5,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use postbox::{Cancellation, Error, KeepAlive, MessageId};
+use postbox::operation::KeepAlive;
+use postbox::worker::Cancellation;
+use postbox::{Error, MessageId};
 use serde_json::{Value, json};
 
 use crate::arguments::Receive;

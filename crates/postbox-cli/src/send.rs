@@ -7,7 +7,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 use bytes::Bytes;
-use postbox::{Cancellation, Error};
+use postbox::Error;
+use postbox::worker::Cancellation;
 use serde_json::json;
 
 use crate::arguments::Send;

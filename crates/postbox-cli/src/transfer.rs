@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use postbox::{Cancellation, Error, KeepAlive, MessageId};
+use postbox::operation::KeepAlive;
+use postbox::worker::Cancellation;
+use postbox::{Error, MessageId};
 use serde_json::json;
 
 use crate::commands::{on_interrupt, open, open_existing, progress};

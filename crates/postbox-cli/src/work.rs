@@ -9,7 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use postbox::{Backoff, Cancellation, Context, HandlerError};
+use postbox::worker::Cancellation;
+use postbox::{Backoff, Context, HandlerError};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
@@ -26,9 +27,9 @@ use crate::process::{GRACE, Group};
 const WRONG: [i32; 2] = [65, 78];
 /// The largest reply, in bytes.
 const MOST_OUTPUT: usize = 64 << 20;
-/// So many bytes at the end of a failed program's standard error are kept.
+/// The bytes at the end of a failed program's standard error that are kept.
 const MOST_ERRORS: usize = 4 << 10;
-/// So many characters of them are in the reason of a dead letter.
+/// The characters of them that are in the reason of a dead letter.
 const MOST_REASON: usize = 500;
 /// How long the pipes of a program are read when it has ended: other processes may hold them open for ever.
 const PIPES: Duration = Duration::from_secs(1);

@@ -196,7 +196,7 @@ where
         LoopHandle { system: self.system_producer.clone(), signal: self.signal.clone() }
     }
 
-    /// Sets who is told that a system message has come. A loop that runs on a pool needs it beside the mailbox's own
+    /// Sets the callback that is told that a system message has come. A loop that runs on a pool needs it beside the mailbox's own
     /// [`set_scheduler_hook`](QueueMailbox::set_scheduler_hook), with the same hook: otherwise nobody runs the turn in
     /// which it would hear of a stop or a resume.
     pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {

@@ -116,7 +116,7 @@ struct Relax {
 
 impl Relax {
     /// Looks at doubling distances, up to 2^7 pauses, before the time slice is given up. Long distances are good for
-    /// throughput: whoever holds the lock and comes back for it soon keeps its cache line meanwhile.
+    /// throughput: a holder of the lock that comes back for it soon keeps its cache line meanwhile.
     const SPINS: u32 = 7;
     /// Yields before naps.
     #[cfg(feature = "std")]
@@ -151,7 +151,7 @@ impl Relax {
 mod tests {
     use super::*;
 
-    /// Without spinning, which the checker cannot follow to its end: whoever gets the lock has the value for itself
+    /// Without spinning, which the checker cannot follow to its end: a thread that gets the lock has the value for itself
     /// and sees what the last holder did.
     #[test]
     fn one_holder_at_a_time() {

@@ -45,7 +45,7 @@ pub trait Count {
     fn set(&self, value: usize);
     /// Reads, and sees all that happened before the [`publish`](Count::publish) that it reads from.
     fn observe(&self) -> usize;
-    /// Writes, and makes all that happened before visible to whoever observes the value.
+    /// Writes, and makes all that happened before visible to threads that observe the value.
     fn publish(&self, value: usize);
     /// Adds one and returns the value before.
     fn increment(&self) -> usize;
@@ -272,7 +272,7 @@ mod model {
     #[derive(Debug)]
     pub struct SpinLock<T> {
         value: loom::sync::Mutex<T>,
-        /// Whether somebody holds the lock. The checker takes neither a release nor an attempt that fails for something that
+        /// Whether a thread holds the lock. The checker takes neither a release nor an attempt that fails for something that
         /// depends on others; this makes it look at attempts while the lock is held.
         held: AtomicBool,
     }

@@ -1,4 +1,4 @@
-//! The wait queue: who waits, in which order, and whom to wake.
+//! The wait queue: the waiters in order, and which of them to wake.
 //!
 //! Rules that its users keep, and that every future of this crate follows:
 //!
@@ -41,7 +41,7 @@ pub struct Ticket {
 /// assert!(queue.remove(&mut ticket).is_none(), "the ticket had been notified");
 /// ```
 pub struct WaitQueue<C: MailboxConcurrency> {
-    /// How many tickets wait un-notified. Read without the lock by those who might have to notify.
+    /// How many tickets wait un-notified. Read without the lock by threads that might have to notify.
     waiting: C::Count,
     line: C::Lock<Line>,
 }
@@ -58,7 +58,7 @@ impl<C: MailboxConcurrency> Default for WaitQueue<C> {
     }
 }
 
-/// Waiting tasks in order of arrival, without a lock of its own: for who has one that waiters register under.
+/// Waiting tasks in order of arrival, without a lock of its own: for an owner that has one under which waiters register.
 ///
 /// A doubly linked list in a slab: any ticket leaves in constant time, and places are used again.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ struct Slot {
 }
 
 impl<C: MailboxConcurrency> WaitQueue<C> {
-    /// An empty queue. Allocates nothing until somebody waits.
+    /// An empty queue. Allocates nothing until a task waits.
     pub fn new() -> Self {
         WaitQueue { waiting: C::Count::new(0), line: C::Lock::new(Line::default()) }
     }
@@ -106,7 +106,7 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// Makes `waker` wait under `ticket`.
     ///
     /// Without a ticket, a new one goes to the end. A ticket that still waits keeps its place and takes the new
-    /// waker. A ticket that was notified, and whose owner found the condition untrue again because somebody was
+    /// waker. A ticket that was notified, and whose owner found the condition untrue again because another task was
     /// quicker, goes to the head: it has waited longest.
     ///
     /// What comes back is a waker that is not needed any more. Its drop runs foreign code, so the caller keeps it
@@ -127,7 +127,7 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
         waker
     }
 
-    /// Wakes everybody who waits now. The caller holds no lock.
+    /// Wakes all waiters. The caller holds no lock.
     pub fn wake_all(&self) {
         let wakers = {
             let mut line = self.line.lock();

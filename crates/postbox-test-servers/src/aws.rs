@@ -186,7 +186,7 @@ impl AwsServer {
             targets.push("AmazonSQS.ListQueues");
         }
         eventually(&format!("starting {:?}", self.kind), || {
-            // Not somebody else who has the port.
+            // Not another server that has the port.
             if self.addresses().is_empty() {
                 return if self.supervisor.has_ended() { Ok(Err(self.log_tail())) } else { Err(self.log_tail()) };
             }

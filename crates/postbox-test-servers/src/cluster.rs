@@ -224,7 +224,7 @@ impl RedisCluster {
         self.nodes[node].restart();
     }
 
-    /// Waits until all nodes that run say that all is well, agree on who has which slot, give each slot to a node that
+    /// Waits until all nodes that run say that all is well, agree on which node has which slot, give each slot to a node that
     /// runs, and have their copies.
     pub fn wait_until_ok(&self) {
         eventually("a cluster that is well", || {

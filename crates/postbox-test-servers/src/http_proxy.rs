@@ -347,7 +347,7 @@ impl Shared {
         let carrier = Carrier { shared: self.clone(), number, client: copy(), server: None };
         state.links.insert(number, Link { client, server: None, closed: false, left: false, asked: false });
         drop(state);
-        // Reads on while a request is under way, so that a client who leaves is noticed.
+        // Reads on while a request is under way, so that a client that closes its connection is noticed.
         std::thread::spawn({
             let shared = self.clone();
             move || {

@@ -1,4 +1,4 @@
-//! A server process that ends with whoever started it, and the ports that servers listen on.
+//! A server process that ends with the process that started it, and the ports that servers listen on.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr as InetAddr, TcpListener};

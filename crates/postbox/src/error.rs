@@ -11,8 +11,8 @@ use crate::mailbox::id::{MessageId, ReplyId};
 ///
 /// # postbox_core::wait_for(async {
 /// let mailbox: Mailbox<String> = postbox::open("memory://doc-error?max_size=1").await?;
-/// mailbox.send(&"one".to_string()).await?;
-/// match mailbox.send(&"two".to_string()).await {
+/// mailbox.send("one").await?;
+/// match mailbox.send("two").await {
 ///     Err(error @ Error::MailboxFull { .. }) => assert!(error.is_transient(), "there may be room later"),
 ///     other => panic!("{other:?}"),
 /// }
@@ -82,13 +82,13 @@ pub enum Error {
         /// Which reply.
         id: ReplyId,
     },
-    /// The reply will not come: its time to live has passed, or it was taken by somebody else.
+    /// The reply will not come: its time to live has passed, or another consumer took it.
     #[error("reply {id} is over: its time to live has passed, or it was consumed elsewhere")]
     ReplyExpired {
         /// Which reply.
         id: ReplyId,
     },
-    /// The reply was cancelled by whoever asked for it.
+    /// The requester cancelled the reply.
     #[error("reply {id} was cancelled by the one who asked for it")]
     ReplyCancelled {
         /// Which reply.

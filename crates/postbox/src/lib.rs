@@ -13,7 +13,7 @@
 //! let jobs: Mailbox<String, usize> = postbox::open("memory://doc-crate").await?;
 //!
 //! // A client asks…
-//! let reply = jobs.send_expecting_reply(&"count me".to_string()).await?;
+//! let reply = jobs.send_expecting_reply("count me").await?;
 //!
 //! // …a worker answers…
 //! for message in jobs.receive().max_messages(10).wait_time(Duration::from_secs(20)).await? {
@@ -42,62 +42,42 @@
 //!
 //! In-process mailboxes without leases, and actors: [`shared::mailbox`] and [`actor`].
 
-mod backend;
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod backend;
 mod backends;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
 mod mailbox;
-mod reply;
+pub mod reply;
 pub mod resolver;
 mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod worker;
+pub mod worker;
 
-pub use self::backend::wire;
-pub use self::backend::*;
-pub use self::backends::memory::{MemoryBackend, MemoryReplyStore};
+pub use postbox_core::wait_for;
+
+pub use self::backend::{Counts, Limits};
+pub use self::backends::memory::MemoryBackend;
 #[cfg(feature = "redis")]
 pub use self::backends::redis;
 #[cfg(feature = "sqlite")]
-pub use self::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+pub use self::backends::sqlite::SqliteBackend;
 pub use self::error::Error;
+pub use self::mailbox::Mailbox;
 #[cfg(feature = "messagepack")]
 pub use self::mailbox::codec::MessagePack;
-pub use self::mailbox::codec::{Codec, CodecError, ContentType, Decode, Encode, Json, Raw};
-pub use self::mailbox::connection::{Connection, Open, connect, open};
+pub use self::mailbox::codec::{ContentType, Json, Raw};
+pub use self::mailbox::connection::{Connection, connect, open};
 pub use self::mailbox::dead_letters::DeadLetters;
-pub use self::mailbox::dispatcher::{Dispatcher, MailboxEvent, Subscription};
-pub use self::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
-pub use self::mailbox::lease::{Finish, KeepAlive, Nack, SendReply};
+pub use self::mailbox::id::{MessageId, ReplyId};
 pub use self::mailbox::message::{Lease, Message};
-pub use self::mailbox::operation::{Answer, Call, Operation, Verb};
-pub use self::mailbox::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
-pub use self::mailbox::send::{SendBatch, SendMessage, SendRequest};
-pub use self::mailbox::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
-pub use self::mailbox::{Mailbox, UntypedMailbox};
-pub use self::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
-pub use self::reply::{Reply, ReplyChannel, WaitForReply};
+pub use self::reply::{Reply, ReplyChannel};
 pub use self::resolver::address::MailboxName;
-pub use self::resolver::{
-    CachePolicy, CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, ResolverStats, UriMailboxFactory,
-};
-pub use self::runtime::cancellation::{Cancellation, Cancelled};
-pub use self::runtime::clock::{Alarm, Clock, Moment, SystemClock};
-pub use self::worker::actor_worker::ActorWorker;
-pub use self::worker::main_loop::{Budget, MainLoop, MainLoopRequest, MainLoopResult, RemoteError};
-pub use self::worker::resources::Resources;
-pub use self::worker::{
-    Backoff, BudgetExceeded, Context, Handler, HandlerError, LoopEvent, LoopHandle, LoopReport, RunLoop, Worker,
-};
-
-/// The library behind [`SqliteBackend`], for transactions of one's own: [`SendMessage::within`].
-#[cfg(feature = "sqlite")]
-pub use rusqlite;
-
-/// Waits for any future on this thread.
-pub use postbox_core::wait_for;
+pub use self::resolver::{CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, UriMailboxFactory};
+pub use self::worker::{ActorWorker, Backoff, Context, HandlerError, MainLoop, Worker};
 
 /// Mailboxes on AWS SQS, and replies in DynamoDB. Feature `aws`; `docs/aws.md` is the guide.
 #[cfg(feature = "aws")]
@@ -106,6 +86,47 @@ pub mod aws {
 
     pub use crate::backends::dynamodb::DynamoDbReplyStore;
     pub use crate::backends::sqs::{QueueSettings, SqsBackend, SqsBuilder, defaults};
+}
+
+/// Time, as backends and tests see it.
+pub mod clock {
+    pub use crate::runtime::clock::{Alarm, Clock, Moment, SystemClock};
+}
+
+/// How bodies become bytes: traits for codecs of your own.
+pub mod codec {
+    pub use crate::mailbox::codec::{Codec, CodecError, Decode, Encode};
+}
+
+/// Events of mailboxes and loops, and who hears of them.
+pub mod events {
+    pub use crate::mailbox::dispatcher::{Dispatcher, MailboxEvent, Subscription};
+    pub use crate::worker::LoopEvent;
+}
+
+/// Operations before they are awaited, and how backends answer them.
+pub mod operation {
+    pub use crate::mailbox::connection::Open;
+    pub use crate::mailbox::lease::{Finish, KeepAlive, Nack, SendReply};
+    pub use crate::mailbox::operation::{Answer, Call, Operation, Verb};
+    pub use crate::mailbox::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
+    pub use crate::mailbox::send::{SendBatch, SendMessage, SendRequest};
+    pub use crate::reply::WaitForReply;
+}
+
+/// Mailboxes in a SQLite file.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    /// The library behind [`SqliteBackend`], for transactions of your own:
+    /// [`SendMessage::within`](crate::operation::SendMessage::within).
+    pub use rusqlite;
+
+    pub use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+}
+
+/// W3C trace context of messages.
+pub mod trace {
+    pub use crate::mailbox::trace::{InTrace, NotATraceContext, TRACEPARENT, TRACESTATE, TraceContext};
 }
 
 /// Layer 1: in-process mailboxes, their traits and futures.
@@ -119,7 +140,34 @@ pub mod actor {
     };
 }
 
-/// The examples of the README are compiled and run with the doc tests.
+/// The examples of the README and of the guide are compiled and run with the doc tests.
 #[cfg(all(doctest, feature = "testing", feature = "sqlite"))]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod guide {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/actors.md")]
+    struct Actors;
+    #[doc = include_str!("../../../docs/dead-letters.md")]
+    struct DeadLetters;
+    #[doc = include_str!("../../../docs/errors.md")]
+    struct Errors;
+    #[doc = include_str!("../../../docs/getting-started.md")]
+    struct GettingStarted;
+    #[doc = include_str!("../../../docs/memory.md")]
+    struct Memory;
+    #[doc = include_str!("../../../docs/operating.md")]
+    struct Operating;
+    #[doc = include_str!("../../../docs/requests-and-replies.md")]
+    struct RequestsAndReplies;
+    #[doc = include_str!("../../../docs/sqlite.md")]
+    struct Sqlite;
+    #[doc = include_str!("../../../docs/telemetry.md")]
+    struct Telemetry;
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
+    #[doc = include_str!("../../../docs/workers.md")]
+    struct Workers;
+    #[cfg(feature = "conformance")]
+    #[doc = include_str!("../../../docs/writing-a-backend.md")]
+    struct WritingABackend;
+}

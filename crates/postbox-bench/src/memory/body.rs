@@ -6,7 +6,9 @@ use std::future::Future;
 use bytes::Bytes;
 use omniqueue::Delivery;
 use omniqueue::backends::InMemoryProducer;
-use postbox::{Decode, Encode, Json, Mailbox, Raw, SendBatch, SendMessage};
+use postbox::codec::{Decode, Encode};
+use postbox::operation::{SendBatch, SendMessage};
+use postbox::{Json, Mailbox, Raw};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! Suite `memory`: mailboxes with leases, in memory, against a queue library and against a floor that does far less.
 //!
 //! A cycle is one message sent, received and acknowledged. Each body is made anew for its message, copied or written
-//! once; whoever receives it reads it.
+//! once; its receiver reads it.
 
 pub(crate) mod body;
 mod queue;
@@ -42,7 +42,7 @@ fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
 
-/// A runtime with so many workers.
+/// A runtime with this number of workers.
 fn workers(threads: usize) -> Runtime {
     Builder::new_multi_thread().worker_threads(threads).enable_time().build().expect("a runtime with workers")
 }
@@ -127,7 +127,7 @@ struct Progress {
 struct Received(AtomicU64);
 
 impl Progress {
-    /// Senders stop when so many of their messages wait: otherwise the faster side decides how much memory is touched.
+    /// Senders stop when this number of their messages wait: otherwise the faster side decides how much memory is touched.
     const WINDOW: u64 = 1024;
 
     fn new(messages: usize, senders: usize) -> Arc<Self> {

@@ -21,7 +21,7 @@ pub(crate) trait Queue<B: Body> {
     const NAME: &'static str;
     type Sender: Clone + Send + Sync + 'static;
     type Receiver: Send + 'static;
-    /// An empty queue with so many receivers.
+    /// An empty queue with this number of receivers.
     fn open(receivers: usize) -> (Self::Sender, Vec<Self::Receiver>);
     fn send(sender: &Self::Sender, body: &mut B, number: u64) -> impl Future<Output = ()> + Send;
     /// A batch, with numbers from `first` on.

@@ -20,7 +20,7 @@ type B = Plain<64>;
 /// Tells the server to end.
 const STOP: u64 = u64::MAX;
 
-/// Somebody asks, somebody else answers with the number that was asked.
+/// One task sends a request, another answers with the number in it.
 trait Requests: 'static {
     const NAME: &'static str;
     type Client: Send + 'static;

@@ -89,7 +89,7 @@ pub(super) fn run(settings: &Settings, server: &Redis) {
         let mut omniqueue = Pair::<Omniqueue>::open(server).await;
         let mut pings = Vec::new();
         for round in 0..settings.scale(3_000) {
-            // In turn, since whoever comes second finds the server warm.
+            // In turn, since the second one finds the server warm.
             let (first, second) = if round % 2 == 0 { (&mut ours, &mut apart) } else { (&mut apart, &mut ours) };
             first.once().await;
             second.once().await;

@@ -26,11 +26,11 @@ pub(crate) const WAIT: Duration = Duration::from_secs(20);
 /// A queue as tasks use it.
 pub(crate) trait Queue: Sized + Send + 'static {
     const NAME: &'static str;
-    /// An empty queue of that name, a handle for each of so many tasks.
+    /// An empty queue of that name, with a handle for each task.
     fn open(server: &Redis, name: &str, tasks: usize) -> impl Future<Output = Vec<Self>> + Send;
     /// Sends all, as one batch where there are several.
     fn send(&mut self, jobs: &[Job]) -> impl Future<Output = ()> + Send;
-    /// Receives so many at most, reads and acknowledges them. Says how many there were.
+    /// Receives at most this number, reads and acknowledges them, and returns how many there were.
     fn receive(&mut self, most: usize) -> impl Future<Output = usize> + Send;
 }
 

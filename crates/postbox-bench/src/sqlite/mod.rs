@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use postbox::rusqlite::{Connection as Sqlite, params};
-use postbox::{Connection, Mailbox, Raw, SqliteBackend, Synchronous};
+use postbox::sqlite::Synchronous;
+use postbox::sqlite::rusqlite::{Connection as Sqlite, params};
+use postbox::{Connection, Mailbox, Raw, SqliteBackend};
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::outside::PEERS;
@@ -135,7 +136,7 @@ fn blocking(folder: &Folder, synchronous: Synchronous) -> Contender<'static> {
     })
 }
 
-/// How long the cycles take, spread over so many tasks.
+/// How long the cycles take, spread over a number of tasks.
 fn cycles_of_tasks(runtime: &Runtime, jobs: &Jobs, tasks: usize, batch: usize, operations: usize) -> Duration {
     let start = Instant::now();
     let running: Vec<_> = (0..tasks).map(|_| runtime.spawn(cycles(jobs.clone(), batch, operations / tasks))).collect();

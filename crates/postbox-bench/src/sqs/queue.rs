@@ -114,7 +114,7 @@ pub(crate) enum Style {
     Batches,
 }
 
-/// The SDK. Up to so many messages are received at a time.
+/// The SDK. At most this number of messages is received at a time.
 #[derive(Clone)]
 pub(crate) struct Sdk {
     pub(crate) client: Client,

@@ -154,7 +154,7 @@ fn a_benchmark_leaves_the_messages_of_the_user_alone() {
 fn a_benchmark_that_fails_deletes_its_mailbox() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "mine"]);
-    let file = ::postbox::rusqlite::Connection::open(folder.path().join("postbox.db")).unwrap();
+    let file = ::postbox::sqlite::rusqlite::Connection::open(folder.path().join("postbox.db")).unwrap();
     file.execute_batch(
         "CREATE TRIGGER refuses BEFORE INSERT ON message BEGIN SELECT RAISE(ABORT, 'refused by the test'); END",
     )

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::Duration;
 
-use ::postbox::rusqlite::Connection;
+use ::postbox::sqlite::rusqlite::Connection;
 
 use crate::*;
 
@@ -24,7 +24,7 @@ fn stats(folder: &Path, url: &str) -> serde_json::Value {
     serde_json::from_str(&ok(folder, &["stats", "--json", "--url", url])).unwrap()
 }
 
-/// Waits until so many messages are leased.
+/// Waits until this number of messages is leased.
 fn until_leased(folder: &Path, url: &str, many: u64) {
     while stats(folder, url)["in_flight"] != many {
         std::thread::sleep(Duration::from_millis(5));

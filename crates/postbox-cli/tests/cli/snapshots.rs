@@ -86,7 +86,7 @@ fn errors_of_addresses() {
     std::fs::write(folder.path().join("notes.txt"), "not a database, and longer than the header of one: ".repeat(4))
         .unwrap();
     std::fs::create_dir(folder.path().join("folder")).unwrap();
-    let other = ::postbox::rusqlite::Connection::open(folder.path().join("other.db")).unwrap();
+    let other = ::postbox::sqlite::rusqlite::Connection::open(folder.path().join("other.db")).unwrap();
     other.execute_batch("CREATE TABLE theirs (x)").unwrap();
     ok(folder.path(), &["send", "x"]);
     let commands: [&[&str]; 15] = [

@@ -66,7 +66,7 @@ fn all_that_a_message_is_goes_along() {
     let folder = tempfile::tempdir().unwrap();
     // Of a program in Rust: its content type is JSON.
     let jobs = open(folder.path(), "from.db/jobs");
-    let send = jobs.send(&"hello".to_string()).attribute("tenant", "a").reply_to("answers");
+    let send = jobs.send("hello").attribute("tenant", "a").reply_to("answers");
     send.id("0193a5b0-0000-7000-8000-000000000001").blocking().unwrap();
     let before = messages(folder.path(), FROM);
     assert_eq!(before[0]["content_type"], "application/json");
@@ -89,8 +89,8 @@ fn a_message_whose_id_is_taken_stays_and_the_others_go() {
         jobs.send(&format!("from {number}")).id(id(number)).blocking().unwrap();
     }
     // The second has been moved before, in a move that was killed before it acknowledged.
-    archive.send(&"from 2".to_string()).id(id(2)).blocking().unwrap();
-    archive.send(&"another".to_string()).id(id(3)).blocking().unwrap();
+    archive.send("from 2").id(id(2)).blocking().unwrap();
+    archive.send("another").id(id(3)).blocking().unwrap();
     for _ in 0..2 {
         let moved = run(folder.path(), &["move", FROM, TO]);
         assert_eq!(moved.status.code(), Some(1));

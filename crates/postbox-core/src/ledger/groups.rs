@@ -1,4 +1,4 @@
-//! Message groups: who is at the head of each, and who waits behind it.
+//! Message groups: which message is at the head of each, and which wait behind it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;

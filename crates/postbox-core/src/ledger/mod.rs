@@ -6,7 +6,7 @@
 //! Invariants:
 //!
 //! 1. Every call first does what is due, in due order: delayed messages become ready, leases end, messages past their
-//!    expiry go. So what a call sees is exact at `now`, whoever calls, and nothing waits for a reaper.
+//!    expiry go. So what a call sees is exact at `now`, and nothing waits for a reaper.
 //! 2. Time does not run backwards: a `now` before an earlier one counts as that.
 //! 3. A message is in one of these places: ready, waiting behind its group, delayed, leased, dead. Only `receive`
 //!    delivers, and only what is ready.
@@ -236,9 +236,9 @@ impl<M> Ledger<M> {
         self.is_open()
     }
 
-    /// Stores a plain message that is sent now, or that was taken in before, at `sent_at`, whatever the bound is: whoever heeds it asks
+    /// Stores a plain message that is sent now, or that was taken in before, at `sent_at`, whatever the bound is: a caller that heeds it asks
     /// whether there [is room](Self::has_room). It is behind all that can be
-    /// delivered already: whoever keeps messages back stores them before anything else surfaces, so before something
+    /// delivered already: a caller that keeps messages back stores them before anything else surfaces, so before something
     /// [is due](Self::is_due), is given back, or leaves a [group](Self::has_groups).
     #[inline(always)]
     pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {

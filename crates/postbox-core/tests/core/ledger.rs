@@ -199,7 +199,7 @@ fn a_message_past_its_expiry_goes_unless_it_is_being_delivered() {
     assert!(ledger.is_empty());
 }
 
-/// What becomes of it does not depend on when somebody looks next.
+/// What becomes of a message does not depend on when the next call comes.
 #[test]
 fn a_message_that_comes_back_past_its_expiry_goes_at_once() {
     for how in ["returned", "returned with a delay", "released"] {

@@ -33,7 +33,8 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::mailbox::codec::ContentType;
-use crate::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
+pub use crate::mailbox::id::ReceiptHandle;
+use crate::mailbox::id::{MessageId, ReplyId};
 use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, shown};
@@ -154,7 +155,7 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
     /// Up to `max` dead letters, oldest first.
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>>;
 
-    /// Makes dead letters visible again, as if never delivered: one by its id, or up to so many, oldest first.
+    /// Makes dead letters visible again, as if never delivered: one by its id, or a number of them, oldest first.
     /// Answers how many. Stops early when the mailbox is full.
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>>;
 
@@ -268,7 +269,7 @@ impl fmt::Debug for Headers {
 /// What `receive` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// At most so many.
+    /// The most messages.
     pub max: usize,
     /// For how long they are leased.
     pub visibility: Duration,
@@ -349,7 +350,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// So many.
+    /// Counts of a mailbox.
     pub const fn new(ready: u64, delayed: u64, in_flight: u64, dead: u64) -> Self {
         Counts { ready, delayed, in_flight, dead }
     }
@@ -417,7 +418,7 @@ impl DeadLetter {
 /// Which dead letters to bring back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redrive {
-    /// Up to so many, oldest first.
+    /// At most this number, oldest first.
     UpTo(usize),
     /// This one.
     One(MessageId),

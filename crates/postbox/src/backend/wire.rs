@@ -114,7 +114,8 @@ pub fn from_headers<'a>(list: impl IntoIterator<Item = (&'a str, &'a str)>) -> (
 ///
 /// ```
 /// use bytes::Bytes;
-/// use postbox::{ContentType, wire};
+/// use postbox::ContentType;
+/// use postbox::backend::wire;
 ///
 /// let bytes = wire::encode(b"{}", &ContentType::Json, None);
 /// assert_eq!(wire::decode(bytes), Ok((Bytes::from("{}"), ContentType::Json, None)));

@@ -75,7 +75,7 @@ pub(super) fn dead_letters_are_redriven_and_purged(place: &Place<'_>) {
 pub(super) fn a_body_that_cannot_be_decoded_ends_there(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(2));
     let text: Mailbox<String, ()> = mailbox.untyped().typed();
-    let id = text.send(&"poison".into()).blocking().unwrap();
+    let id = text.send("poison").blocking().unwrap();
     for _ in 0..2 {
         mailbox.receive().visibility_timeout(place.ticks(2)).blocking().unwrap_err();
         place.pass(3);

@@ -52,7 +52,7 @@ pub(super) fn a_lease_ends_at_its_deadline(place: &Place<'_>) {
     send_all(&mailbox, 0..4);
     let receive = || mailbox.receive().visibility_timeout(place.ticks(5)).blocking().unwrap().remove(0);
     let messages = [receive(), receive(), receive(), receive()];
-    // Nobody receives in between: the deadline itself ends the lease, not whoever notices.
+    // Nobody receives in between: the deadline itself ends the lease, not a receiver that notices.
     match place.harness.is_exact() {
         true => place.pass(5),
         false => place.pass(6),

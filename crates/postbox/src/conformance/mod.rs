@@ -355,7 +355,7 @@ impl Place<'_> {
         *mailbox.limits()
     }
 
-    /// So many ticks.
+    /// The duration of a number of ticks.
     fn ticks(&self, many: u32) -> Duration {
         self.harness.tick() * many
     }

@@ -111,7 +111,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Does random operations on new mailboxes, so many times, and compares every answer with the ledger's.
+/// Does a number of sequences of random operations, each on a new mailbox, and compares every answer with the ledger's.
 ///
 /// # Panics
 /// If the backend does not do as the ledger, with the shortest sequence of operations that shows it.
@@ -144,7 +144,7 @@ struct Schedule<'a> {
     drift: Vec<(u32, Duration)>,
 }
 
-/// No delay is longer than so many ticks.
+/// No delay is longer than this number of ticks.
 const LONGEST: u32 = 13;
 
 impl Schedule<'_> {
@@ -167,7 +167,7 @@ impl Schedule<'_> {
     }
 }
 
-/// A tick is so many units of the oracle's time. Where time runs by itself, what is due after some ticks is due half a tick
+/// How many units of the oracle's time a tick is. Where time runs by itself, what is due after some ticks is due half a tick
 /// earlier for the oracle, so that no operation meets a deadline; and what a later operation sets is due a little later, since
 /// operations come later than they should, each a little more than the one before.
 const TICK: u64 = 1_000;

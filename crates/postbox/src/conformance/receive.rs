@@ -145,7 +145,7 @@ pub(super) fn a_body_that_cannot_be_decoded_spoils_no_batch(place: &Place<'_>) {
     let text: Mailbox<String, ()> = mailbox.untyped().typed();
     let send = |number: u32| mailbox.send(&number).attribute("number", number.to_string()).blocking().unwrap();
     let first = send(1);
-    let bad = text.send(&"not a number".into()).attribute("number", "none").blocking().unwrap();
+    let bad = text.send("not a number").attribute("number", "none").blocking().unwrap();
     let ids = [first, send(2)];
     let mut good = Vec::new();
     while good.len() < 2 {
@@ -159,7 +159,7 @@ pub(super) fn a_body_that_cannot_be_decoded_spoils_no_batch(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "the other one stays");
     // If it is all there is, the call says so and names it.
     let alone: Mailbox<u32, u32> = place.mailbox();
-    let bad_alone = alone.untyped().typed::<String, (), crate::Json>().send(&"neither".into()).blocking().unwrap();
+    let bad_alone = alone.untyped().typed::<String, (), crate::Json>().send("neither").blocking().unwrap();
     match alone.receive().blocking() {
         Err(Error::Serialization { message: Some(id), reason }) => {
             assert_eq!(id, bad_alone);
@@ -174,7 +174,7 @@ pub(super) fn a_body_that_cannot_be_decoded_spoils_no_batch(place: &Place<'_>) {
 pub(super) fn a_body_in_another_codec_is_refused(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let raw: Mailbox<String, (), Raw> = mailbox.untyped().typed();
-    raw.send(&"5".into()).blocking().unwrap();
+    raw.send("5").blocking().unwrap();
     let error = mailbox.receive().visibility_timeout(place.ticks(3)).blocking().unwrap_err();
     let text = error.to_string();
     assert!(text.contains("application/octet-stream") && text.contains("application/json"), "{text}");

@@ -11,7 +11,7 @@ use crate::mailbox::id::MessageId;
 
 pub(super) fn a_message_arrives_as_it_was_sent(place: &Place<'_>) {
     let mailbox: Mailbox<String, ()> = place.mailbox();
-    let send = mailbox.send(&"héllo".into()).attribute("tenant", "a").attribute("empty-ish", " ").reply_to("responses");
+    let send = mailbox.send("héllo").attribute("tenant", "a").attribute("empty-ish", " ").reply_to("responses");
     let id = send.blocking().unwrap();
     let message = mailbox.receive().blocking().unwrap().remove(0);
     assert_eq!((message.id.clone(), message.body.as_str(), message.delivery_count), (id, "héllo", 1));
@@ -99,9 +99,9 @@ pub(super) fn large_empty_and_binary_bodies_survive(place: &Place<'_>) {
 pub(super) fn all_codecs_work(place: &Place<'_>) {
     fn check<C>(mailbox: &Mailbox<String, (), C>)
     where
-        C: crate::Encode<String> + crate::Decode<String>,
+        C: crate::codec::Encode<str> + crate::codec::Decode<String>,
     {
-        mailbox.send(&"text".into()).blocking().unwrap();
+        mailbox.send("text").blocking().unwrap();
         let message = mailbox.receive().blocking().unwrap().remove(0);
         assert_eq!(message.body, "text");
         message.acknowledge().blocking().unwrap();

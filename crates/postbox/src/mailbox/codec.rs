@@ -20,7 +20,7 @@ pub enum ContentType {
     Bytes,
     /// Any other.
     Other(Box<Box<str>>),
-    /// None was given: the producer is not one of ours.
+    /// None was given: another library sent the message.
     #[default]
     Unmarked,
 }

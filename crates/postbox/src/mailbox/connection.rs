@@ -35,7 +35,7 @@ use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 /// # postbox_core::wait_for(async {
 /// let requests: Mailbox<String> = postbox::open("memory://doc-open").max_size(100).await?;
 /// let same: Mailbox<String> = postbox::open("memory://doc-open").await?;
-/// requests.send(&"hello".to_string()).await?;
+/// requests.send("hello").await?;
 /// assert_eq!(same.receive().await?[0].body, "hello");
 /// # Ok::<(), postbox::Error>(())
 /// # }).unwrap();
@@ -326,7 +326,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// On a backend of one's own.
+    /// On a backend of your own.
     pub fn new(backend: impl Backend) -> Self {
         Self::from_arc(Arc::new(backend))
     }

@@ -16,12 +16,13 @@ type Subscriber = Arc<dyn Fn(&dyn Any) + Send + Sync>;
 ///
 /// A mailbox is point to point and keeps what nobody has finished; a dispatcher is a broadcast and keeps nothing. One
 /// that is given to `open` hears of everything that happens to the mailbox, as [`MailboxEvent`]s; one that is given to a
-/// loop, also of [`LoopEvent`](crate::LoopEvent)s. A subscriber that panics is reported and does not disturb the others.
+/// loop, also of [`LoopEvent`](crate::events::LoopEvent)s. A subscriber that panics is reported and does not disturb the others.
 /// A subscriber must be quick and must not wait: the publisher waits for it, and that may be the thread which keeps leases
 /// alive.
 ///
 /// ```
-/// use postbox::{Dispatcher, Mailbox, MailboxEvent};
+/// use postbox::Mailbox;
+/// use postbox::events::{Dispatcher, MailboxEvent};
 /// use std::sync::atomic::{AtomicU32, Ordering};
 /// use std::sync::Arc;
 ///

@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     pub(crate) meters: Meters,
 }
 
-/// Handles of the metrics of one mailbox. Made once: whoever records metrics installs the recorder before it opens.
+/// Handles of the metrics of one mailbox. Made once, when the mailbox is opened: the recorder of metrics has to be installed before.
 pub(crate) struct Meters {
     pub(crate) sent: Counter,
     pub(crate) received: Counter,

@@ -196,7 +196,7 @@ identifier! {
     /// Proof of one delivery of a message. Opaque, another one for each delivery.
     ///
     /// ```
-    /// let handle = postbox::ReceiptHandle::from("opaque");
+    /// let handle = postbox::backend::ReceiptHandle::from("opaque");
     /// assert_eq!(handle.to_string(), "opaque");
     /// ```
     ReceiptHandle

@@ -1,5 +1,6 @@
 //! A received message, and the lease that comes with it.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -28,7 +29,7 @@ use crate::resolver::address::shown;
 ///
 /// # postbox_core::wait_for(async {
 /// let mailbox: Mailbox<String> = postbox::open("memory://doc-message").await?;
-/// mailbox.send(&"resize".to_string()).attribute("tenant", "a").await?;
+/// mailbox.send("resize").attribute("tenant", "a").await?;
 ///
 /// let messages = mailbox.receive().visibility_timeout(Duration::from_secs(60)).await?;
 /// let message = &messages[0];
@@ -185,7 +186,7 @@ macro_rules! acts {
             Finish::dead_letter(Arc::clone(&self.core), self.receipt(), reason.into())
         }
 
-        /// Whether somebody waits for a reply in the reply store.
+        /// Whether the sender waits for a reply in the reply store.
         pub fn expects_reply(&self) -> bool {
             self.reply.is_some()
         }
@@ -199,9 +200,10 @@ macro_rules! acts {
         /// [`ReplyAlreadySent`](crate::Error::ReplyAlreadySent), [`ReplyCancelled`](crate::Error::ReplyCancelled) or
         /// [`ReplyExpired`](crate::Error::ReplyExpired) if nobody wants the answer any more; then the message is
         /// finished. Any other error: the message stays leased, and comes back.
-        pub fn reply(&self, answer: &R) -> SendReply
+        pub fn reply<B: ?Sized>(&self, answer: &B) -> SendReply
         where
-            C: Encode<R>,
+            R: Borrow<B>,
+            C: Encode<B>,
         {
             SendReply::new(
                 Arc::clone(&self.core),
@@ -212,7 +214,7 @@ macro_rules! acts {
             )
         }
 
-        /// Where the answer is written, for those who answer and finish in two steps. `None` if none is expected.
+        /// Where the answer is written, to answer and to finish in two steps. `None` if none is expected.
         pub fn reply_channel(&self) -> Option<ReplyChannel<R, C>> {
             let store = self.core.replies.clone()?;
             Some(ReplyChannel::new(store, self.reply.clone()?))

@@ -14,6 +14,7 @@ pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod trace;
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ use crate::resolver::address::MailboxName;
 ///
 /// # postbox_core::wait_for(async {
 /// let mailbox: Mailbox<String> = postbox::open("memory://doc-mailbox").await?;
-/// let id = mailbox.send(&"hello".to_string()).await?;
+/// let id = mailbox.send("hello").await?;
 ///
 /// let messages = mailbox.receive().max_messages(10).wait_time(Duration::from_secs(1)).await?;
 /// assert_eq!(messages[0].id, id);
@@ -86,15 +87,25 @@ impl<T, R, C> Mailbox<T, R, C> {
         &self.core.limits
     }
 
-    /// Stores a message.
+    /// Stores a message. The body may be a borrowed form: a `Mailbox<String>` takes `&str`, a `Mailbox<Vec<u8>>` takes `&[u8]`.
+    ///
+    /// ```
+    /// use postbox::Mailbox;
+    ///
+    /// let names: Mailbox<String> = postbox::open("memory://doc-send").blocking()?;
+    /// names.send("cat.png").blocking()?;
+    /// # names.purge().blocking()?;
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Serialization`](Error::Serialization), [`MailboxFull`](Error::MailboxFull),
     /// [`InvalidParameter`](Error::InvalidParameter), [`Closed`](Error::Closed), [`Connection`](Error::Connection).
     #[inline]
-    pub fn send(&self, body: &T) -> SendMessage
+    pub fn send<B: ?Sized>(&self, body: &B) -> SendMessage
     where
-        C: Encode<T>,
+        T: Borrow<B>,
+        C: Encode<B>,
     {
         SendMessage::new(Arc::clone(&self.core), Draft::new(C::encode(body), C::CONTENT_TYPE))
     }
@@ -115,9 +126,10 @@ impl<T, R, C> Mailbox<T, R, C> {
     ///
     /// # Errors
     /// Those of [`send`](Self::send), and [`Unsupported`](Error::Unsupported) where there is no reply store.
-    pub fn send_expecting_reply(&self, body: &T) -> SendRequest<R, C>
+    pub fn send_expecting_reply<B: ?Sized>(&self, body: &B) -> SendRequest<R, C>
     where
-        C: Encode<T>,
+        T: Borrow<B>,
+        C: Encode<B>,
     {
         SendRequest::new(Arc::clone(&self.core), Draft::new(C::encode(body), C::CONTENT_TYPE))
     }
@@ -262,7 +274,7 @@ impl<T, R, C> Mailbox<T, R, C> {
     ///
     /// let jobs: Mailbox<String> = postbox::open("memory://doc-connection").blocking()?;
     /// let results: Mailbox<String> = jobs.connection().mailbox("doc-connection-results")?;
-    /// results.send(&"done".to_string()).blocking()?;
+    /// results.send("done").blocking()?;
     /// # results.purge().blocking()?;
     /// # Ok::<(), postbox::Error>(())
     /// ```
@@ -390,7 +402,8 @@ impl<T, R, C> Mailbox<T, R, C> {
 /// A mailbox that has its types where it is used: what a resolver finds.
 ///
 /// ```
-/// use postbox::{Mailbox, UntypedMailbox};
+/// use postbox::Mailbox;
+/// use postbox::resolver::UntypedMailbox;
 ///
 /// let mailbox: Mailbox<u32> = postbox::open("memory://doc-untyped").blocking()?;
 /// let untyped: UntypedMailbox = mailbox.into();

@@ -11,7 +11,7 @@ use postbox_core::wait_for;
 /// The answer of a backend: there at once, without an allocation, or a future.
 ///
 /// ```
-/// use postbox::Answer;
+/// use postbox::operation::Answer;
 ///
 /// assert_eq!(Answer::ready(1).blocking(), 1);
 /// assert_eq!(Answer::from_future(async { 2 }).map(|two| two + 1).blocking(), 3);

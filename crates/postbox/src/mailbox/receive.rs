@@ -49,7 +49,7 @@ impl<T, R, C> ReceiveMessages<T, R, C> {
         ReceiveMessages { core, request, types: PhantomData }
     }
 
-    /// At most so many. 1 unless it is set.
+    /// The most messages. 1 unless it is set.
     pub fn max_messages(mut self, max: usize) -> Self {
         self.request.max = max;
         self
@@ -188,7 +188,7 @@ pub(crate) fn in_background<T: Send + 'static>(answer: Answer<T>) {
 /// Messages without end: [`Mailbox::stream`](crate::Mailbox::stream).
 ///
 /// It ends when the mailbox is closed, or after an error that names a wrong parameter. After any other error it goes on,
-/// and rests between failures in a row: whoever sees one that will not pass stops polling. Messages that it had fetched and not handed out are given back when it is dropped.
+/// and rests between failures in a row: a caller that sees one that will not pass stops polling. Messages that it had fetched and not handed out are given back when it is dropped.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct MessageStream<T, R, C>
 where
@@ -226,7 +226,7 @@ where
         }
     }
 
-    /// Fetches up to so many at once. Their leases run while they wait to be handed out. 1 unless it is set.
+    /// The most messages that are fetched at once. Their leases run while they wait to be handed out. 1 unless it is set.
     pub fn max_messages(mut self, max: usize) -> Self {
         self.request.max = max;
         self

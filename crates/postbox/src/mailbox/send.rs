@@ -172,8 +172,8 @@ macro_rules! options {
         }
 
         /// Writes an attribute on the message. Names that start with `postbox.` are reserved. A message has at most
-        /// [`MAX_HEADERS`](crate::wire::MAX_HEADERS) headers, of at most
-        /// [`MAX_HEADER_BYTES`](crate::wire::MAX_HEADER_BYTES) in all, those of Postbox included.
+        /// [`MAX_HEADERS`](crate::backend::wire::MAX_HEADERS) headers, of at most
+        /// [`MAX_HEADER_BYTES`](crate::backend::wire::MAX_HEADER_BYTES) in all, those of Postbox included.
         pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self.draft.extras().headers.attributes.insert(name.into(), value.into());
             self
@@ -249,7 +249,7 @@ impl SendMessage {
     /// transaction is committed, together with everything else in it.
     ///
     /// ```
-    /// use postbox::rusqlite::Connection;
+    /// use postbox::sqlite::rusqlite::Connection;
     /// use postbox::Mailbox;
     ///
     /// # let folder = std::env::temp_dir().join(format!("postbox-outbox-{}", std::process::id()));
@@ -263,7 +263,7 @@ impl SendMessage {
     /// shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)", []).unwrap();
     /// let order = shop.transaction().unwrap();
     /// order.execute("INSERT INTO orders (item) VALUES ('lamp')", []).unwrap();
-    /// jobs.send(&"ship the lamp".to_string()).within(&order)?;
+    /// jobs.send("ship the lamp").within(&order)?;
     /// order.commit().unwrap(); // the order and the job, or neither
     ///
     /// assert_eq!(jobs.receive().blocking()?[0].body, "ship the lamp");

@@ -23,7 +23,7 @@ pub const TRACESTATE: &str = "tracestate";
 /// `send(&body).trace_context(context)`.
 ///
 /// ```
-/// use postbox::TraceContext;
+/// use postbox::trace::TraceContext;
 ///
 /// let context: TraceContext = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap();
 /// let child = context.child();

@@ -1,7 +1,9 @@
-//! The two ends of a reply: whoever asked waits for it, whoever handles the request writes it.
+//! The two ends of a reply: the requester waits for it, the handler of the request writes it.
 
 pub(crate) mod store;
 
+pub use self::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
+pub use crate::backends::memory::MemoryReplyStore;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +17,6 @@ use crate::mailbox::id::ReplyId;
 use crate::mailbox::lease::refusal;
 use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
 use crate::mailbox::ranges::check_duration;
-use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
 use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, yield_now};
 use crate::runtime::clock::{Clock, Moment};
@@ -184,7 +185,7 @@ impl<R, C> Reply<R, C> {
         })
     }
 
-    /// Tells whoever handles the request that nobody waits any more. `false` if it was answered, cancelled or over.
+    /// Tells the handler of the request that the answer is not wanted any more. `false` if it was answered, cancelled or over.
     ///
     /// # Errors
     /// Those of the store.

@@ -1,4 +1,4 @@
-//! Where replies are kept until whoever asked takes them.
+//! Where replies are kept until the requester takes them.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -67,7 +67,7 @@ impl fmt::Debug for ReplyValue {
 /// What a store did with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// It keeps it, and whoever waits knows.
+    /// It keeps the answer, and wakes its waiters.
     Stored,
     /// Nothing: the entry was not pending. `None`: there is no entry, because it was consumed, deleted or cleaned up.
     Refused(Option<ReplyState>),
@@ -87,7 +87,7 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// Makes a pending entry. `false` if there is one with this id.
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>>;
 
-    /// Keeps an answer, if the entry is pending, and wakes whoever waits for it.
+    /// Keeps an answer, if the entry is pending, and wakes its waiters.
     fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>>;
 
     /// Cancels a pending entry. `false` if it was not pending.

@@ -15,7 +15,18 @@ use crate::error::Error;
 /// assert!("two words".parse::<MailboxName>().unwrap_err().to_string().contains("two words"));
 /// ```
 ///
-/// A name may be under a prefix, which separates tenants. The two are kept apart, so that no name reaches another prefix.
+/// A name may be under a prefix, which separates tenants. The two are kept apart, so that no name reaches another prefix. In
+/// serde and in print it is `prefix/name`.
+///
+/// ```
+/// use postbox::MailboxName;
+///
+/// let name: MailboxName = serde_json::from_str("\"tenant-a/responses\"").unwrap();
+/// assert_eq!((name.prefix(), name.as_ref()), (Some("tenant-a"), "responses"));
+/// assert_eq!(serde_json::to_string(&name).unwrap(), "\"tenant-a/responses\"");
+/// assert_eq!(MailboxName::try_from("responses")?.with_prefix("tenant-a")?, name);
+/// # Ok::<(), postbox::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MailboxName {
     prefix: Option<Arc<str>>,
@@ -87,6 +98,46 @@ impl FromStr for MailboxName {
 
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::new(name)
+    }
+}
+
+impl TryFrom<&str> for MailboxName {
+    type Error = Error;
+
+    fn try_from(name: &str) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<String> for MailboxName {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self, Error> {
+        Self::new(&name)
+    }
+}
+
+/// The text, without the prefix.
+impl AsRef<str> for MailboxName {
+    fn as_ref(&self) -> &str {
+        &self.name
+    }
+}
+
+impl serde::Serialize for MailboxName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for MailboxName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let name = match text.split_once('/') {
+            Some((prefix, name)) => Self::new(name).and_then(|name| name.with_prefix(prefix)),
+            None => Self::new(&text),
+        };
+        name.map_err(serde::de::Error::custom)
     }
 }
 

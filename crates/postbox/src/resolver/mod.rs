@@ -10,10 +10,11 @@ use std::time::Duration;
 use metrics::{Counter, Histogram};
 
 use crate::error::Error;
+use crate::mailbox::Mailbox;
+pub use crate::mailbox::UntypedMailbox;
 use crate::mailbox::connection::{Connection, open_untyped};
 use crate::mailbox::handle::HandleOptions;
 use crate::mailbox::operation::{Answer, Call};
-use crate::mailbox::{Mailbox, UntypedMailbox};
 use crate::resolver::address::{Uri, shown};
 use crate::runtime::clock::{Clock, Moment, SystemClock};
 
@@ -126,7 +127,7 @@ impl RegistryResolver {
         self
     }
 
-    /// Registers a mailbox; whoever had the name before has it no more. Clones of the resolver know it too.
+    /// Registers a mailbox, in place of one that had the name before. Clones of the resolver know it too.
     pub fn register(&self, name: impl Into<String>, mailbox: impl Into<UntypedMailbox>) {
         let mailbox = mailbox.into();
         let old = self.registry.write().unwrap_or_else(PoisonError::into_inner).insert(name.into(), mailbox);
@@ -240,7 +241,7 @@ pub enum CachePolicy {
     /// Until it is evicted.
     #[default]
     Unbounded,
-    /// So many; the least recently used goes first.
+    /// At most this number; the least recently used goes first.
     Lru(usize),
     /// Until it was not used for so long.
     IdleTtl(Duration),
@@ -252,7 +253,8 @@ pub enum CachePolicy {
 /// else's, and eviction closes none.
 ///
 /// ```
-/// use postbox::{CachePolicy, CompositeResolver, MailboxResolver};
+/// use postbox::{CompositeResolver, MailboxResolver};
+/// use postbox::resolver::CachePolicy;
 ///
 /// # postbox_core::wait_for(async {
 /// let connection = postbox::connect("memory://").await?;
@@ -383,7 +385,7 @@ impl Cache {
         found
     }
 
-    /// Keeps what was made, unless somebody else was quicker: then that one is used.
+    /// Keeps the new mailbox, unless another call was quicker: then its mailbox is used.
     fn put(&self, identifier: &str, mailbox: UntypedMailbox) -> UntypedMailbox {
         if self.policy == CachePolicy::None || self.policy == CachePolicy::Lru(0) {
             return mailbox;

@@ -1,4 +1,4 @@
-//! A flag that is raised once and wakes whoever waits for it.
+//! A flag that is raised once and wakes its waiters.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use postbox_core::{ThreadSafe, Ticket, WaitQueue};
 /// Tells that something should stop: a lease is lost, a loop is asked to end. Cheap to clone.
 ///
 /// ```
-/// let token = postbox::Cancellation::new();
+/// let token = postbox::worker::Cancellation::new();
 /// assert!(!token.is_cancelled());
 /// token.cancel();
 /// postbox_core::wait_for(token.cancelled());
@@ -69,7 +69,7 @@ impl Future for Cancelled {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if !self.token.is_cancelled() {
-            // Register, then look: whoever raises the flag after this look finds the registration.
+            // Register, then look: a call that raises the flag after this look finds the registration.
             let this = &mut *self;
             drop(this.token.0.waiting.register(&mut this.ticket, context.waker().clone()));
             if !self.token.is_cancelled() {

@@ -178,7 +178,7 @@ impl Alarms {
 pub(crate) struct Sleep {
     clock: Arc<dyn Clock>,
     at: Moment,
-    /// Who is woken by it.
+    /// The waker that it wakes.
     alarm: Option<(Alarm, Waker)>,
 }
 

@@ -68,7 +68,7 @@ impl<K: Clone + Eq + Hash> Hubs<K> {
         }
     }
 
-    /// Wakes up to so many of those who wait for one thing.
+    /// Wakes at most this number of the waiters of one key.
     pub(crate) fn wake(&self, key: &K, many: u64) {
         let Some(hub) = self.lock().get(key).cloned() else { return };
         hub.generation.fetch_add(1, Ordering::SeqCst);
@@ -89,7 +89,7 @@ impl<K: Clone + Eq + Hash> Hubs<K> {
     }
 }
 
-/// A place that has to know while somebody waits.
+/// A place that has to know whether there are waiters.
 pub(crate) trait Watched {
     fn begin_waiting(self: &Arc<Self>);
     fn end_waiting(&self);
@@ -143,7 +143,7 @@ impl Future for Happened {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         if this.hub.generation() == this.seen {
-            // Registered, then looked at again: whoever counts up after this finds the registration.
+            // Registered, then looked at again: a call that counts up after this finds the registration.
             drop(this.hub.waiting.register(&mut this.ticket, context.waker().clone()));
             if this.hub.generation() == this.seen {
                 return Poll::Pending;

@@ -11,7 +11,7 @@ use crate::runtime::clock::{Alarm, Alarms, Clock, Moment};
 ///
 /// ```
 /// use postbox::testing::ManualClock;
-/// use postbox::Clock;
+/// use postbox::clock::Clock;
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();
@@ -37,7 +37,7 @@ impl ManualClock {
         ManualClock { state: Arc::new(Mutex::new(State { now, alarms: Alarms::new() })) }
     }
 
-    /// Moves the clock, alarm by alarm: whoever is woken by one sees the time for which it was set, if it looks at once.
+    /// Moves the clock, alarm by alarm: a task that is woken by one sees the time for which it was set, if it looks at once.
     pub fn advance(&self, by: Duration) {
         let end = self.now().after(by);
         loop {

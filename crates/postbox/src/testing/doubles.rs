@@ -183,7 +183,7 @@ macro_rules! double {
 /// use postbox::testing::NullMailbox;
 ///
 /// let mailbox: NullMailbox<String> = NullMailbox::new();
-/// mailbox.send(&"gone".to_string()).blocking()?;
+/// mailbox.send("gone").blocking()?;
 /// assert!(mailbox.receive().blocking()?.is_empty());
 /// assert_eq!(mailbox.approximate_count().blocking()?, 0);
 /// # Ok::<(), postbox::Error>(())
@@ -207,7 +207,7 @@ double!(NullMailbox);
 /// use postbox::testing::CollectingMailbox;
 ///
 /// let mailbox: CollectingMailbox<String> = CollectingMailbox::new();
-/// mailbox.send(&"a".to_string()).attribute("tenant", "x").blocking()?;
+/// mailbox.send("a").attribute("tenant", "x").blocking()?;
 /// assert_eq!(mailbox.sent(), ["a"]);
 /// assert_eq!(mailbox.sent_messages()[0].headers.as_ref().unwrap().attributes["tenant"], "x");
 /// # Ok::<(), postbox::Error>(())

@@ -29,7 +29,7 @@ struct Faults {
     connection: Option<Error>,
     /// The next batch: which of its entries fail, and how.
     entries: BTreeMap<usize, Error>,
-    /// So many of the next deliveries come a second time.
+    /// How many of the next deliveries come a second time.
     duplicates: usize,
 }
 
@@ -311,7 +311,7 @@ impl ReplyStore for FakeReplies {
 /// use std::time::Duration;
 ///
 /// let mailbox: FakeMailbox<String> = FakeMailbox::new();
-/// mailbox.send(&"one".to_string()).blocking()?;
+/// mailbox.send("one").blocking()?;
 ///
 /// // A consumer that is too slow.
 /// let message = mailbox.receive().blocking()?.remove(0);
@@ -320,7 +320,7 @@ impl ReplyStore for FakeReplies {
 ///
 /// // A connection that breaks.
 /// mailbox.set_connection_error(Error::connection("Redis is down"));
-/// assert!(mailbox.send(&"two".to_string()).blocking().is_err());
+/// assert!(mailbox.send("two").blocking().is_err());
 /// # Ok::<(), Error>(())
 /// ```
 pub struct FakeMailbox<T, R = (), C = Json> {

@@ -40,7 +40,7 @@ where
     async fn process(&self, item: Item<T, R, C>) {
         let Item { message, keeping, mut guard } = item;
         if keeping.lost.is_cancelled() {
-            // Lost before it was its turn: somebody else may have it.
+            // The lease was lost before it was its turn: another consumer may have the message.
             guard.receipt = None;
             let error = Error::ReceiptHandleExpired { id: message.id.clone() };
             return self.unfinished(&message.id, &error);
@@ -140,7 +140,7 @@ where
                 replied => replied.map(|()| true),
             }
         } else if lease.reply_to.is_some() {
-            match lease.reply_mailbox().await {
+            match lease.reply_mailbox::<R>().await {
                 Ok(mailbox) => mailbox.send(&answer).await.map(|_| false),
                 Err(error) => Err(error),
             }

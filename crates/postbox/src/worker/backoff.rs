@@ -21,7 +21,7 @@ use std::time::Duration;
 pub struct Backoff(Arc<dyn Fn(u32) -> Duration + Send + Sync>);
 
 impl Backoff {
-    /// By a rule of one's own: from the delivery count, which starts at 1.
+    /// By a rule of your own: from the delivery count, which starts at 1.
     pub fn new(rule: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         Backoff(Arc::new(rule))
     }
@@ -43,7 +43,7 @@ impl Backoff {
         })
     }
 
-    /// The delay after so many deliveries.
+    /// The delay after a number of deliveries.
     pub fn after(&self, delivery_count: u32) -> Duration {
         (self.0)(delivery_count)
     }

@@ -125,7 +125,7 @@ impl Context {
     /// Spends units of the request's budget. Without one, anything may be spent.
     ///
     /// # Errors
-    /// [`BudgetExceeded`] when there are not so many left; they count as spent all the same.
+    /// [`BudgetExceeded`] when fewer are left; they count as spent all the same.
     pub fn spend(&self, units: u64) -> Result<(), BudgetExceeded> {
         let Some(request) = &self.0.request else { return Ok(()) };
         let add = |spent: u64| Some(spent.saturating_add(units));

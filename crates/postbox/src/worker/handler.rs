@@ -10,7 +10,8 @@ use super::context::Context;
 /// Handles messages. An async function of a body and a [`Context`] is one; a type with state implements it.
 ///
 /// ```
-/// use postbox::{Context, Handler, Mailbox, Worker};
+/// use postbox::{Context, Mailbox, Worker};
+/// use postbox::worker::Handler;
 ///
 /// struct Double;
 ///

@@ -137,7 +137,7 @@ impl Keeper {
                 if now >= kept.ends() {
                     lost.push((*number, kept.lost.clone()));
                 } else if now >= kept.extend_at {
-                    // Not past the cap: then somebody else may have the message.
+                    // Not past the cap: from then on another consumer may have the message.
                     let by = self.visibility.min(now.until(kept.cap_at));
                     due.push((*number, kept.receipt.clone(), by));
                     // If it cannot be done now, the next round tries again.

@@ -25,7 +25,7 @@ use crate::worker::{
 /// What a client asks of a [`MainLoop`].
 ///
 /// ```
-/// use postbox::{Budget, MainLoopRequest};
+/// use postbox::worker::{Budget, MainLoopRequest};
 /// use std::time::{Duration, SystemTime};
 ///
 /// let request = MainLoopRequest::new("summarise".to_string())
@@ -99,7 +99,7 @@ pub struct Budget {
     /// So long, from the start of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "millis_option")]
     pub time: Option<Duration>,
-    /// So many of whatever the handler counts: tokens, calls, rows.
+    /// A number of what the handler counts: tokens, calls, rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<u64>,
 }
@@ -184,7 +184,8 @@ impl<O> MainLoopResult<O> {
 /// sent as a result, and the request is finished; only if that cannot be sent is the request tried again.
 ///
 /// ```
-/// use postbox::{Context, Mailbox, MainLoop, MainLoopRequest, MainLoopResult};
+/// use postbox::{Context, Mailbox, MainLoop};
+/// use postbox::worker::{MainLoopRequest, MainLoopResult};
 ///
 /// # postbox_core::wait_for(async {
 /// let requests: Mailbox<MainLoopRequest<u32>, MainLoopResult<u32>> = postbox::open("memory://doc-main-loop").await?;

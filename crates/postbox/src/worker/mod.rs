@@ -22,17 +22,20 @@ use std::time::Duration;
 
 use postbox_core::{Mailbox as _, UnboundedMailbox};
 
+pub use self::actor_worker::ActorWorker;
 pub use self::backoff::Backoff;
 pub(crate) use self::context::RequestContext;
 pub use self::context::{BudgetExceeded, Context};
 pub use self::handler::{Handler, HandlerError};
+pub use self::main_loop::{Budget, MainLoop, MainLoopRequest, MainLoopResult, RemoteError};
+pub use self::resources::Resources;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Codec, Decode, Encode, Json};
 use crate::mailbox::dispatcher::Dispatcher;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::{Answer, Verb, awaitable};
-use crate::worker::resources::Resources;
+pub use crate::runtime::cancellation::{Cancellation, Cancelled};
 
 /// Feeds a handler from a mailbox: takes messages, keeps their leases alive, runs the handler, sends its answer, finishes
 /// the message.
@@ -46,7 +49,7 @@ use crate::worker::resources::Resources;
 ///
 /// # postbox_core::wait_for(async {
 /// let jobs: Mailbox<String, usize> = postbox::open("memory://doc-worker").await?;
-/// let reply = jobs.send_expecting_reply(&"hello".to_string()).await?;
+/// let reply = jobs.send_expecting_reply("hello").await?;
 /// jobs.send(&String::new()).await?;
 ///
 /// let worker = Worker::new(&jobs, |job: String, _context: Context| async move {
@@ -158,13 +161,13 @@ where
 /// The options of every loop.
 macro_rules! loop_options {
     ($($path:ident).+) => {
-        /// So many handlers at a time. 1 unless it is set.
+        /// How many handlers run at a time. 1 unless it is set.
         pub fn concurrency(mut self, handlers: usize) -> Self {
             self.$($path).+.concurrency = handlers;
             self
         }
 
-        /// Fetches so many messages more than handlers can take at the moment. Their leases are kept alive. None unless
+        /// How many messages are fetched beyond those that handlers can take at the moment. Their leases are kept alive. None unless
         /// it is set.
         pub fn prefetch(mut self, messages: usize) -> Self {
             self.$($path).+.prefetch = messages;
@@ -191,7 +194,7 @@ macro_rules! loop_options {
             self
         }
 
-        /// Ends after so many receives, empty ones too, when what they brought is handled.
+        /// Ends after this number of receives, empty ones too, when what they brought is handled.
         pub fn max_iterations(mut self, receives: u64) -> Self {
             self.$($path).+.max_iterations = Some(receives);
             self

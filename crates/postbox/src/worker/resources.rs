@@ -11,7 +11,8 @@ type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
 /// A registry of things that handlers use: clients, pools, settings, a resolver. One of each type.
 ///
 /// ```
-/// use postbox::{CompositeResolver, MailboxResolver, Resources};
+/// use postbox::{CompositeResolver, MailboxResolver};
+/// use postbox::worker::Resources;
 /// use std::sync::Arc;
 ///
 /// struct Settings { region: &'static str }

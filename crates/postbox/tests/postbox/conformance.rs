@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postbox::clock::Clock as _;
 use postbox::conformance::Harness;
+use postbox::sqlite::Synchronous;
 use postbox::testing::{FakeBackend, ManualClock};
-use postbox::{Clock as _, Connection, MemoryBackend, SqliteBackend, Synchronous};
+use postbox::{Connection, MemoryBackend, SqliteBackend};
 
 struct Manual {
     connection: Connection,
@@ -52,9 +54,9 @@ impl Harness for Real {
     }
 
     fn advance(&self, by: Duration) {
-        let end = postbox::SystemClock.now().after(by);
-        while postbox::SystemClock.now() < end {
-            std::thread::sleep(postbox::SystemClock.now().until(end));
+        let end = postbox::clock::SystemClock.now().after(by);
+        while postbox::clock::SystemClock.now() < end {
+            std::thread::sleep(postbox::clock::SystemClock.now().until(end));
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use postbox::clock::Clock;
 use postbox::testing::{FakeMailbox, FakeMailboxResolver};
+use postbox::worker::{Budget, BudgetExceeded, MainLoopRequest, MainLoopResult, Resources};
 use postbox::*;
 use uuid::Uuid;
 

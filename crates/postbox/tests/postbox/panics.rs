@@ -4,6 +4,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postbox::operation::Answer;
+use postbox::reply::MemoryReplyStore;
+use postbox::reply::{ReplyEntry, ReplyStore, ReplyValue, Resolved};
 use postbox::*;
 
 const LONG: Duration = Duration::from_secs(3_600);

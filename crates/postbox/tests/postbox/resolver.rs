@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postbox::backend::Backend;
+use postbox::backend::{Batch, DeadLetter, Headers, MailboxSettings, Outgoing, Receive};
+use postbox::operation::Answer;
 use postbox::resolver::MailboxFactory;
+use postbox::resolver::{CachePolicy, UntypedMailbox};
 use postbox::testing::{CollectingMailbox, FakeMailbox, FakeMailboxResolver, ManualClock, MessageBuilder};
 use postbox::*;
 
@@ -125,7 +129,7 @@ fn a_reply_goes_to_the_mailbox_that_the_message_names() {
     let resolver = FakeMailboxResolver::new();
     let message: Message<String> =
         MessageBuilder::new("work".to_string()).reply_to("responses").resolver(resolver.clone()).build();
-    message.reply_mailbox().blocking().unwrap().send(&7u32).blocking().unwrap();
+    message.reply_mailbox::<u32>().blocking().unwrap().send(&7u32).blocking().unwrap();
     message.acknowledge().blocking().unwrap();
     assert_eq!((resolver.sent::<u32>("responses"), resolver.resolution_log()), (vec![7], vec!["responses".into()]));
     assert!(resolver.mailboxes().contains_key("responses"));
@@ -156,7 +160,7 @@ fn by_default_names_lead_to_the_same_backend_and_uris_nowhere() {
     requests.send(&2).reply_to("memory://elsewhere").blocking().unwrap();
     requests.send(&3).reply_to("{tag}").blocking().unwrap();
     let messages = requests.receive().max_messages(10).blocking().unwrap();
-    messages[0].reply_mailbox().blocking().unwrap().send(&10u32).blocking().unwrap();
+    messages[0].reply_mailbox::<u32>().blocking().unwrap().send(&10u32).blocking().unwrap();
     let responses: Mailbox<u32> = connection.mailbox("responses").unwrap();
     assert_eq!(responses.receive().blocking().unwrap()[0].body, 10);
     for stranger in &messages[1..] {
@@ -483,7 +487,7 @@ fn a_prefix_separates_tenants() {
     let requests: Mailbox<u32> = a.mailbox("requests").unwrap();
     requests.send(&1).reply_to("answers").blocking().unwrap();
     let message = requests.receive().blocking().unwrap().remove(0);
-    message.reply_mailbox().blocking().unwrap().send(&2u32).blocking().unwrap();
+    message.reply_mailbox::<u32>().blocking().unwrap().send(&2u32).blocking().unwrap();
     for (name, place, expected) in [("a", &a, 1), ("b", &b, 0), ("none", &connection, 0)] {
         let answers: Mailbox<u32> = place.mailbox("answers").unwrap();
         assert_eq!(answers.approximate_count().blocking().unwrap(), expected, "{name}");

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use postbox::sqlite::rusqlite;
 use postbox::*;
 use rand::RngExt as _;
 
@@ -48,7 +49,7 @@ fn a_stored_message_with_a_million_headers_is_not_decoded() {
     mailbox.send(&1).blocking().unwrap();
     let mut stored = b"PB\x01\xc0\x84\x3d".to_vec();
     stored.resize(stored.len() + 2_000_000, 0);
-    let file = postbox::rusqlite::Connection::open(&path).unwrap();
+    let file = postbox::sqlite::rusqlite::Connection::open(&path).unwrap();
     assert_eq!(file.execute("UPDATE message SET body = ?1", [&stored]).unwrap(), 1);
     let error = mailbox.receive().visibility_timeout(Duration::ZERO).blocking().unwrap_err();
     assert!(matches!(&error, Error::Serialization { reason, .. } if reason.contains("1000000 headers")), "{error}");

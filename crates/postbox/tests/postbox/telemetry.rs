@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use postbox::testing::FakeMailbox;
+use postbox::trace::{TRACEPARENT, TraceContext};
 use postbox::*;
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt as _};
 
@@ -44,7 +45,7 @@ fn everything_is_counted() {
         messages[2].dead_letter("x").blocking().unwrap();
         mailbox.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
         assert!(messages[0].acknowledge().blocking().is_err());
-        mailbox.untyped().typed::<String, (), Json>().send(&"bad".into()).blocking().unwrap();
+        mailbox.untyped().typed::<String, (), Json>().send("bad").blocking().unwrap();
         assert!(mailbox.receive().blocking().is_err());
         let reply = mailbox.send_expecting_reply(&5).blocking().unwrap();
         let worker = Worker::new(&mailbox, |number: u32, _| async move { Ok::<_, String>(number) });
@@ -104,6 +105,8 @@ impl<S: tracing::Subscriber> Layer<S> for Spans {
 fn a_handler_runs_in_a_span_with_its_trace() {
     let spans = Spans::default();
     let trace = TraceContext::new();
+    // With a single dispatcher, `tracing` asks that of the thread that comes to a span first, which may be another test's.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     tracing::subscriber::with_default(tracing_subscriber::registry().with(spans.clone()), || {
         let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
         let id = mailbox.send(&1).trace_context(trace).blocking().unwrap();

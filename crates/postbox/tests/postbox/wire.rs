@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use postbox::wire::{DecodeError, MAX_HEADER_BYTES, MAX_HEADERS, decode, encode};
+use postbox::backend::Headers;
+use postbox::backend::wire::{DecodeError, MAX_HEADER_BYTES, MAX_HEADERS, decode, encode};
 use postbox::*;
 use proptest::prelude::*;
 

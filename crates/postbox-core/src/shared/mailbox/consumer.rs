@@ -310,13 +310,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
         self.queue.core().refused.get()
     }
 
-    /// Sets who is told what happens in the mailbox, as
+    /// Sets the sink that is told what happens in the mailbox, as
     /// [`MailboxProducer::set_metrics_sink`](super::MailboxProducer::set_metrics_sink) does.
     pub fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
         self.queue.core().set_sink(sink);
     }
 
-    /// Sets who is told that the mailbox has something to receive, as
+    /// Sets the hook that is told that the mailbox has something to receive, as
     /// [`MailboxProducer::set_scheduler_hook`](super::MailboxProducer::set_scheduler_hook) does.
     pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
         self.queue.core().set_scheduler(hook);

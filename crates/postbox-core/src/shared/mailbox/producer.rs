@@ -36,12 +36,12 @@ pub trait MailboxProducer<M>: Clone {
         self.try_send(message).map_err(MailboxError::from)
     }
 
-    /// Sets who is told what happens in the mailbox, for all its handles. Does nothing unless the mailbox supports it.
+    /// Sets the sink that is told what happens in the mailbox, for all its handles. Does nothing unless the mailbox supports it.
     fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
         let _ = sink;
     }
 
-    /// Sets who is told that the mailbox has something to receive, for all its handles. Does nothing unless the
+    /// Sets the hook that is told that the mailbox has something to receive, for all its handles. Does nothing unless the
     /// mailbox supports it.
     fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
         let _ = hook;

@@ -18,7 +18,7 @@ pub trait MailboxSignal: Clone {
     where
         Self: 'a;
 
-    /// Wakes everybody who waits, and lets the next wait of each other handle return at once.
+    /// Wakes all waiters, and lets the next wait of each other handle return at once.
     fn notify(&self);
 
     /// Waits for a notification that this handle has not seen.
@@ -66,7 +66,7 @@ impl<C: MetadataStorageMode> Signal<C> {
 }
 
 impl<C: MetadataStorageMode> Signal<C> {
-    /// The first half of a notification, which may be done under a lock. `true` if somebody waits and the second half is
+    /// The first half of a notification, which may be done under a lock. `true` if there is a waiter and the second half is
     /// to follow.
     pub(crate) fn raise(&self) -> bool {
         let mut generation = self.state.generation.lock();

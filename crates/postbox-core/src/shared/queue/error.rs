@@ -77,7 +77,7 @@ impl<M> fmt::Display for QueueError<M> {
 
 impl<M> core::error::Error for QueueError<M> {}
 
-/// What a mailbox reports to those who send to it and receive from it.
+/// What a mailbox reports to senders and receivers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MailboxError<M> {

@@ -39,7 +39,7 @@ const MAX_REPLY_SIZE: usize = 390 * 1024;
 /// let replies = DynamoDbReplyStore::open("dynamodb://eu-west-1/replies").await?;
 /// replies.create_table().await?;
 /// let jobs: Mailbox<String, u32> = postbox::open("sqs://eu-west-1/jobs").replies(Arc::new(replies)).await?;
-/// let reply = jobs.send_expecting_reply(&"count".to_string()).await?;
+/// let reply = jobs.send_expecting_reply("count").await?;
 /// println!("{}", reply.wait().await?);
 /// # Ok(())
 /// # }

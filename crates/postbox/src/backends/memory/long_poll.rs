@@ -67,7 +67,7 @@ impl Drop for LongPoll {
         }
         let mut state = store.lock();
         let waker = store.waiting.remove(&mut self.ticket);
-        // It was notified and did not come to look: somebody else must.
+        // This receive was notified, and is dropped before it looked: another one has to look.
         let next = if waker.is_none() && state.ledger.deliverable() > 0 { store.waiting.notify_one() } else { None };
         store.set_alarm(&mut state);
         drop(state);

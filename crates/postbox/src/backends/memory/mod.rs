@@ -32,10 +32,10 @@ pub(crate) const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(300);
 /// ```
 /// use postbox::{Connection, Mailbox, MemoryBackend};
 ///
-/// // A set of one's own: names do not meet those of `memory://`.
+/// // A set of its own: names do not meet those of `memory://`.
 /// let connection = Connection::new(MemoryBackend::new());
 /// let mailbox: Mailbox<String> = connection.mailbox("requests")?;
-/// mailbox.send(&"hello".to_string()).blocking()?;
+/// mailbox.send("hello").blocking()?;
 /// assert_eq!(mailbox.receive().blocking()?[0].body, "hello");
 /// # Ok::<(), postbox::Error>(())
 /// ```

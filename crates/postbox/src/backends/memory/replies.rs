@@ -282,7 +282,7 @@ impl ReplyStore for MemoryReplyStore {
         if let Err(error) = self.inner.clock.start() {
             return Answer::ready(Err(error));
         }
-        // Woken by whoever settles it, or by the first of its expiry and the end of the wait.
+        // Woken by the call that settles it, or by the first of its expiry and the end of the wait.
         let sleep = Sleep::until(Arc::clone(&self.inner.clock), entry.expires_at.min(now.after(wait)));
         drop(state);
         let inner = Arc::clone(&self.inner);

@@ -40,9 +40,9 @@ impl Stored {
 
 /// The mailbox itself, shared by its handles.
 ///
-/// A waiting receiver registers in the critical section that saw nothing to deliver; whoever makes something
+/// A waiting receiver registers in the critical section that saw nothing to deliver; a call that makes something
 /// deliverable notifies one waiter per message, in the same section, and wakes them after it. One alarm, set while
-/// somebody waits, rings when the next lease or delay ends.
+/// a receiver waits, rings when the next lease or delay ends.
 pub(super) struct Store {
     pub(super) name: MailboxName,
     pub(super) clock: Arc<dyn Clock>,
@@ -175,7 +175,7 @@ impl Store {
         wakers
     }
 
-    /// Lets the alarm ring when the next message becomes deliverable by itself, if somebody waits for that.
+    /// Lets the alarm ring when the next message becomes deliverable by itself, if a receiver waits for that.
     pub(super) fn set_alarm(self: &Arc<Self>, state: &mut State) {
         let due = state.ledger.next_due().filter(|_| self.waiting.is_waiting()).map(Moment::from_nanos);
         if state.alarm.as_ref().map(|(at, _)| *at) != due {

@@ -43,14 +43,15 @@ const MAX_MESSAGE_SIZE: usize = 128 << 20;
 /// Mailboxes on Redis. `redis://host:6379/mailbox` opens one of them.
 ///
 /// ```no_run
-/// use postbox::redis::{RedisBackend, client::Client};
+/// use postbox::redis::RedisBackend;
+/// use postbox::redis::client::Client;
 /// use postbox::{Connection, Mailbox};
 ///
 /// // With a client of one's own; a URI does the same.
 /// let client = Client::open("redis://127.0.0.1:6379").unwrap();
 /// let connection = Connection::new(RedisBackend::from_client(client)?);
 /// let jobs: Mailbox<String> = connection.mailbox("jobs")?;
-/// jobs.send(&"across machines".to_string()).blocking()?;
+/// jobs.send("across machines").blocking()?;
 /// # Ok::<(), postbox::Error>(())
 /// ```
 #[derive(Clone)]

@@ -20,7 +20,8 @@ pub enum Synchronous {
 /// How a file is used.
 ///
 /// ```
-/// use postbox::{SqliteBackend, SqliteConfig, Synchronous};
+/// use postbox::SqliteBackend;
+/// use postbox::sqlite::{SqliteConfig, Synchronous};
 /// use std::time::Duration;
 ///
 /// let folder = std::env::temp_dir().join(format!("postbox-config-{}", std::process::id()));

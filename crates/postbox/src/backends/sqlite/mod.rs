@@ -51,7 +51,7 @@ use crate::runtime::clock::{Clock, SystemClock};
 /// std::fs::create_dir_all(&folder).unwrap();
 /// let connection = Connection::new(SqliteBackend::open(folder.join("jobs.db"))?);
 /// let jobs: Mailbox<String> = connection.mailbox("jobs")?;
-/// jobs.send(&"survives a restart".to_string()).blocking()?;
+/// jobs.send("survives a restart").blocking()?;
 /// assert_eq!(jobs.receive().blocking()?[0].body, "survives a restart");
 /// # std::fs::remove_dir_all(&folder).unwrap();
 /// # Ok::<(), postbox::Error>(())

@@ -60,7 +60,7 @@ const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(300);
 ///     .queue_url("jobs", "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs-production")?
 ///     .build();
 /// let jobs: Mailbox<String> = Connection::new(backend).mailbox("jobs")?;
-/// jobs.send(&"into the cloud".to_string()).await?;
+/// jobs.send("into the cloud").await?;
 /// # Ok(())
 /// # }
 /// ```

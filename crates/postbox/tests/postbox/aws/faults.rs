@@ -483,7 +483,7 @@ fn refusals_that_pass_are_known_by_either_code() {
     message.acknowledge().blocking().unwrap();
 }
 
-/// With a client of one's own whose limits are for quick requests.
+/// With a user's client whose limits are for quick requests.
 #[test]
 fn a_long_poll_may_take_longer_than_other_requests() {
     let place = Place::moto();

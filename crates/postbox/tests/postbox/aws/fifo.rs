@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postbox::aws::QueueSettings;
+use postbox::reply::MemoryReplyStore;
+use postbox::worker::Cancellation;
 use postbox::*;
 use postbox_test_servers::Fate;
 
@@ -140,7 +142,7 @@ fn a_queue_that_deduplicates_by_content_does_so() {
     }
 }
 
-/// Each is a message of its own, since somebody waits for its reply; others are as the queue says.
+/// Each is a message of its own, since its sender waits for its reply; others are as the queue says.
 #[test]
 fn equal_requests_are_two_on_a_queue_that_deduplicates_by_content() {
     let place = fifo(ministack());

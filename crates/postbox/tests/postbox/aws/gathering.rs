@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use postbox::backend::Backend;
+use postbox::backend::{MailboxSettings, Receipt, Visibility};
 use postbox::*;
 use postbox_test_servers::{Fate, HttpProxy};
 use serde_json::{Value, json};
@@ -291,7 +293,7 @@ fn an_entry_that_always_fails_is_a_transient_error_of_its_own() {
     }
 }
 
-/// Where a server refuses the whole request for one entry, those who share it do not suffer.
+/// Where a server refuses the whole request for one entry, the other entries succeed.
 #[test]
 fn a_request_that_is_refused_is_divided() {
     for suffix in ["", ".fifo"] {

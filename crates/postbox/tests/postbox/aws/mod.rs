@@ -174,7 +174,7 @@ impl Place {
         answer["QueueUrl"].as_str().expect("a URL").into()
     }
 
-    /// The first so many requests of an operation fare so, and all others pass.
+    /// The first requests of an operation have this fate, and all others pass.
     fn first(&self, many: usize, operation: &'static str, fate: fn() -> Fate) {
         let mut left = many;
         self.proxy.on(move |request| {

@@ -1,4 +1,4 @@
-//! Places that a URI or a client of one's own leads to, queues as they are found there, and what may be sent to them.
+//! Places that a URI or a user's client leads to, queues as they are found there, and what may be sent to them.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -273,7 +273,7 @@ fn a_factory_of_mailboxes_on_sqs_resolves_names() {
     let responses = format!("{}-responses", place.name);
     jobs.send(&1).reply_to(&responses).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
-    message.reply_mailbox().blocking().unwrap().send(&2u64).blocking().unwrap();
+    message.reply_mailbox::<u64>().blocking().unwrap().send(&2u64).blocking().unwrap();
     let same: Mailbox<u64> = connection.mailbox(&responses).unwrap();
     assert_eq!(same.receive().blocking().unwrap()[0].body, 2);
     assert!(resolver.check_health().blocking().is_empty());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postbox::reply::MemoryReplyStore;
 use postbox::*;
 use postbox_test_servers::Fate;
 use serde_json::json;

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use postbox::aws::DynamoDbReplyStore;
 use postbox::aws::dynamodb::Client;
+use postbox::reply::ReplyStore;
+use postbox::reply::{ReplyState, ReplyValue, Resolved};
 use postbox::*;
 use postbox_test_servers::{Fate, REGION};
 use serde_json::json;
@@ -128,7 +130,7 @@ fn what_keeps_failing_is_a_transient_error_that_names_the_table() {
     assert!(table.store.consume(id).blocking().unwrap().is_some());
 }
 
-/// It was done, and nobody was told: who asks again is.
+/// It was done, and the answer was lost: the second request has it.
 #[test]
 fn an_answer_is_not_lost_with_all_replies_to_its_taking() {
     for server in [dynamodb(), moto(), ministack()] {

@@ -32,7 +32,7 @@ fn thousands_wait_on_one_long_poll() {
     );
 }
 
-/// Each has a poll of his own, and an error of his own.
+/// Each receiver has a poll and an error of its own.
 #[test]
 fn without_gathering_each_who_waits_hears_that_his_poll_failed() {
     let place = Place::moto();
@@ -51,7 +51,7 @@ fn without_gathering_each_who_waits_hears_that_his_poll_failed() {
     let mut waiting = vec![receive()];
     place.proxy.wait_until_held(1);
     waiting.extend([receive(), receive()]);
-    // Who is told is he who has waited longest, as with messages.
+    // The receiver that has waited longest is told, as with messages.
     let last = waiting.pop();
     for result in end(waiting) {
         let error = result.unwrap_err();
@@ -61,7 +61,7 @@ fn without_gathering_each_who_waits_hears_that_his_poll_failed() {
     drop(last);
 }
 
-/// It comes while the poll is under way that was made for somebody who has left.
+/// It comes while the poll is under way that was made for a dropped receive.
 fn assert_given_back(place: &Place, leave: impl FnOnce()) {
     place.proxy.wait_for("ReceiveMessage", 1);
     leave();

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use postbox::codec::CodecError;
+use postbox::codec::{Codec, Decode, Encode};
 use postbox::testing::ManualClock;
 use postbox::*;
 

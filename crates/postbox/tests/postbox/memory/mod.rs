@@ -7,12 +7,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use postbox::operation::UNDECODABLE_DELIVERIES;
+use postbox::reply::MemoryReplyStore;
+use postbox::reply::ReplyStore;
+use postbox::reply::SCAN_LIMIT;
 use postbox::testing::ManualClock;
 use postbox::*;
 
 async fn a_day_of_work(name: &str) {
     let mailbox: Mailbox<String, usize> = postbox::open(format!("memory://{name}")).await.unwrap();
-    let id = mailbox.send(&"plain".into()).attribute("k", "v").await.unwrap();
+    let id = mailbox.send("plain").attribute("k", "v").await.unwrap();
     let message = mailbox.receive().wait_time(Duration::from_secs(5)).await.unwrap().remove(0);
     assert_eq!(message.id, id);
     message.extend_visibility(Duration::from_secs(60)).await.unwrap();
@@ -21,8 +25,8 @@ async fn a_day_of_work(name: &str) {
     assert_eq!(again.delivery_count, 2);
     again.acknowledge().await.unwrap();
 
-    // A delayed message wakes a wait, and the answer wakes who waits for it.
-    let reply = mailbox.send_expecting_reply(&"later".into()).delay(Duration::from_millis(20)).await.unwrap();
+    // A delayed message wakes a receiver, and the answer wakes its waiter.
+    let reply = mailbox.send_expecting_reply("later").delay(Duration::from_millis(20)).await.unwrap();
     let worker = mailbox.clone();
     let handled = thread::spawn(move || {
         let message = worker.receive().wait_time(Duration::from_secs(30)).blocking().unwrap().remove(0);
@@ -344,7 +348,7 @@ fn doubles_do_what_they_say() {
 fn a_body_that_cannot_be_decoded_does_not_circle_for_ever() {
     // No limit of deliveries: the mailbox has one for poison all the same.
     let mailbox: testing::FakeMailbox<u32> = testing::FakeMailbox::new();
-    mailbox.untyped().typed::<String, (), Json>().send(&"poison".into()).blocking().unwrap();
+    mailbox.untyped().typed::<String, (), Json>().send("poison").blocking().unwrap();
     for _ in 0..UNDECODABLE_DELIVERIES {
         assert!(mailbox.receive().blocking().is_err());
         mailbox.advance(Duration::from_secs(30));

@@ -9,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use postbox::backend::Delivery;
+use postbox::clock::{Alarm, Clock, Moment};
 use postbox::testing::ManualClock;
 use postbox::*;
 use proptest::prelude::*;
@@ -53,7 +55,7 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-/// Short bodies that were received together share memory; each is good for as long as somebody has it.
+/// Each body of a batch is good for as long as it is held.
 #[test]
 fn a_body_outlives_those_that_were_received_with_it() {
     let mailbox: Mailbox<Bytes, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();

@@ -137,7 +137,7 @@ fn a_replica_says_that_it_is_one() {
     assert_fails(&format!("{}/jobs?timeout=0.1", replica.url()), true, &["is a replica", "connect to the primary"]);
 }
 
-/// It becomes one, and later a primary again: whoever has patience does not notice.
+/// It becomes one, and later a primary again: operations wait for that.
 #[test]
 fn a_primary_that_becomes_a_replica_is_waited_for() {
     let redis = Redis::start();

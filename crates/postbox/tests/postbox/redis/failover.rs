@@ -199,7 +199,7 @@ fn those_who_wait_are_woken_after_their_slot_has_moved() {
         migration.finish();
         sending.join().unwrap().unwrap();
         assert_eq!(waiting.join().unwrap(), number);
-        // And those who begin to wait now.
+        // And receivers that begin to wait now.
         let waiting = waiting_for_one(&one);
         until("a subscription at the new node", || listeners(cluster.node(to)) == 1);
         jobs(&two).send(&number).blocking().unwrap();
@@ -208,7 +208,7 @@ fn those_who_wait_are_woken_after_their_slot_has_moved() {
     }
 }
 
-/// A node that gives a slot away says so to those who subscribed there, and nobody takes that for an answer.
+/// A node that gives a slot away tells its subscribers, and no client takes that for an answer.
 #[test]
 fn a_slot_that_moves_confuses_no_answer() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();

@@ -60,7 +60,7 @@ fn drain(mailbox: &Mailbox<String, String>) -> Vec<String> {
 fn messages_are_delivered_in_order(old: &Old) {
     let jobs = old.mailbox("jobs");
     assert_eq!(counts(&jobs), (4, 2, 1, 0));
-    jobs.send(&"once".into()).deduplication_id("once").blocking().unwrap();
+    jobs.send("once").deduplication_id("once").blocking().unwrap();
     assert_eq!(counts(&jobs), (4, 2, 1, 0), "the id is remembered");
     let ready = jobs.receive().max_messages(10).visibility_timeout(Duration::from_secs(5)).blocking().unwrap();
     let bodies: Vec<&str> = ready.iter().map(|message| message.body.as_str()).collect();
@@ -69,7 +69,7 @@ fn messages_are_delivered_in_order(old: &Old) {
     for message in &ready {
         message.release().blocking().unwrap();
     }
-    jobs.send(&"new".into()).blocking().unwrap();
+    jobs.send("new").blocking().unwrap();
     old.pass(22);
     let mut released = drain(&jobs);
     assert_eq!(released.split_off(4), ["new", "delayed"], "the delay has ended");
@@ -116,7 +116,7 @@ fn released_messages_of_the_version_before_come_before_newer_ones() {
     let first = many.receive().max_messages(30).blocking().unwrap();
     let bodies: Vec<&str> = first.iter().map(|message| message.body.as_str()).collect();
     assert_eq!(bodies, (10..40).map(|number| format!("number {number}")).collect::<Vec<_>>());
-    many.send(&"new".into()).blocking().unwrap();
+    many.send("new").blocking().unwrap();
     for message in first.iter().rev() {
         message.release().blocking().unwrap();
     }
@@ -143,8 +143,8 @@ fn groups_of_the_version_before_stay_in_order() {
 fn settings_and_dead_letters_of_the_version_before_are_kept() {
     let old = Old::open(RedisVersion::System);
     let strict = old.mailbox("strict");
-    strict.send(&"second".into()).blocking().unwrap();
-    assert!(matches!(strict.send(&"third".into()).blocking(), Err(Error::MailboxFull { .. })));
+    strict.send("second").blocking().unwrap();
+    assert!(matches!(strict.send("third").blocking(), Err(Error::MailboxFull { .. })));
     let letters = strict.dead_letters().list(10).blocking().unwrap();
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_ref()).collect();
     assert_eq!(reasons, ["delivered as often as the mailbox allows, and never acknowledged", "by hand"]);
@@ -163,6 +163,6 @@ fn replies_of_the_version_before_are_answered() {
     old.pass(40);
     let requests = asked.receive().max_messages(10).blocking().unwrap();
     let pending = requests.iter().find(|message| message.body == "pending").unwrap();
-    pending.reply(&"now".into()).blocking().unwrap();
+    pending.reply("now").blocking().unwrap();
     assert_eq!(asked.reply(PENDING).wait().blocking().unwrap(), "now");
 }

@@ -1,8 +1,9 @@
-//! A reply, or a request, that is lost: whatever was asked for happens once, and whoever asked hears what came of it.
+//! A reply, or a request, that is lost: the operation is done once, and its caller gets the result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use postbox::reply::{ReplyValue, Resolved};
 use postbox::*;
 use postbox_test_servers::{Proxy, Redis, RedisCluster};
 use rand::RngExt as _;

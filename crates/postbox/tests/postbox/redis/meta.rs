@@ -15,7 +15,7 @@ fn seconds(redis: &Redis) -> u64 {
     redis.command(&["TIME"]).lines().next().and_then(|seconds| seconds.parse().ok()).unwrap()
 }
 
-/// As if a client had done its last operation so many seconds ago.
+/// As if a client had done its last operation this number of seconds ago.
 fn plant(redis: &Redis, name: &str, ago: u64) {
     let memory = format!("\0\0\0\0\0\0\0\u{1}{}", seconds(redis) - ago);
     redis.command(&["HSET", META, &format!("op:{name}:0"), &memory]);

@@ -59,7 +59,7 @@ fn listeners(redis: &Redis) -> usize {
     many("NUMSUB") + many("SHARDNUMSUB")
 }
 
-/// At how many mailboxes somebody waits.
+/// At how many mailboxes receivers wait.
 fn waited_for(redis: &Redis) -> usize {
     redis.command(&["PUBSUB", "CHANNELS", "*}:wake"]).lines().count()
 }

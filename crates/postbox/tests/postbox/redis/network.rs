@@ -1,4 +1,4 @@
-//! Connections that are cut, stalled, refused and slow: operations and those who wait go on by themselves.
+//! Connections that are cut, stalled, refused and slow: operations and waiting receivers go on by themselves.
 
 use std::time::Duration;
 

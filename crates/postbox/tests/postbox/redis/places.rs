@@ -5,7 +5,7 @@ use postbox_test_servers::{Certificates, Redis, RedisCluster};
 
 use super::{LONG, apart, apart_in_cluster, until};
 
-/// A message and a reply go to and fro, and whoever waits is woken.
+/// A message and a reply go to and fro, and waiters are woken.
 fn works(connection: &Connection) {
     let jobs: Mailbox<u64, u64> = connection.mailbox("jobs").unwrap();
     let waiting = std::thread::spawn({

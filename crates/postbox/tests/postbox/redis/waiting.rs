@@ -167,7 +167,7 @@ fn a_mailbox_at_which_somebody_waits_is_not_idle() {
     let leased = jobs(&connection).receive().visibility_timeout(LONG).blocking().unwrap();
     assert_eq!(leased[0].body, 2);
     assert_eq!(waiting_for_one(&connection).join().unwrap(), 1);
-    // Three times the limit, and nothing is there but a lease and somebody who waits.
+    // Three times the limit, and nothing is there but a lease and a waiting receiver.
     let nothing = jobs(&connection).receive().wait_time(Duration::from_millis(1_500)).blocking().unwrap();
     assert!(nothing.is_empty());
     leased[0].nack().blocking().unwrap();

@@ -27,7 +27,7 @@ pub(super) struct Work {
     is_over: AtomicBool,
 }
 
-/// No more than so many are sent and not done.
+/// The most messages that are sent and not done.
 const AHEAD: usize = 300;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -108,7 +108,7 @@ impl Work {
         self.errors.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits until so many more messages are done.
+    /// Waits until this number of further messages is done.
     pub(super) fn goes_on(&self, more: u64) {
         let finished = || self.finished.load(Ordering::SeqCst);
         let goal = finished() + more;

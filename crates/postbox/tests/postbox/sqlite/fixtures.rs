@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postbox::sqlite::Synchronous;
 use postbox::testing::ManualClock;
 use postbox::*;
 
@@ -58,7 +59,7 @@ fn messages_of_version_2_are_delivered_in_order_and_none_is_lost() {
     let old = Old::open();
     let jobs = old.mailbox("jobs");
     assert_eq!(counts(&jobs), (4, 2, 1, 0));
-    jobs.send(&"once".into()).deduplication_id("once").blocking().unwrap();
+    jobs.send("once").deduplication_id("once").blocking().unwrap();
     assert_eq!(counts(&jobs), (4, 2, 1, 0), "the id is remembered");
     let ready = jobs.receive().max_messages(10).visibility_timeout(Duration::from_secs(5)).blocking().unwrap();
     let bodies: Vec<&str> = ready.iter().map(|message| message.body.as_str()).collect();
@@ -98,8 +99,8 @@ fn groups_of_version_2_stay_in_order() {
 fn settings_and_dead_letters_of_version_2_are_kept() {
     let old = Old::open();
     let strict = old.mailbox("strict");
-    strict.send(&"second".into()).blocking().unwrap();
-    assert!(matches!(strict.send(&"third".into()).blocking(), Err(Error::MailboxFull { .. })));
+    strict.send("second").blocking().unwrap();
+    assert!(matches!(strict.send("third").blocking(), Err(Error::MailboxFull { .. })));
     let letters = strict.dead_letters().list(10).blocking().unwrap();
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_ref()).collect();
     assert_eq!(reasons, ["delivered as often as the mailbox allows, and never acknowledged", "by hand"]);
@@ -124,7 +125,7 @@ fn replies_of_version_2_are_answered() {
     old.pass(40);
     let requests = asked.receive().max_messages(10).blocking().unwrap();
     let pending = requests.iter().find(|message| message.body == "pending").unwrap();
-    pending.reply(&"now".into()).blocking().unwrap();
+    pending.reply("now").blocking().unwrap();
     assert_eq!(asked.reply(PENDING).wait().blocking().unwrap(), "now");
 }
 

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
+use postbox::clock::{Alarm, Clock, Moment};
+use postbox::sqlite::{Synchronous, rusqlite};
 use postbox::testing::ManualClock;
 use postbox::*;
 

@@ -11,8 +11,10 @@
 //! - A power cut keeps nothing of what is pending ([`Survivors::None`]), or any part of it ([`Survivors::Some`]): each
 //!   sector of 512 bytes of each write, each truncation and each name by chance, whatever the order they were written in.
 //!   Bytes next to those written are not damaged: SQLite relies on that, and disks keep to it.
-//! - A sync that fails leaves any part on the disk, and the rest never gets there, even if a later sync succeeds, unless
-//!   it is written again: Linux does so.
+//! - A sync of a journal or a write-ahead log that fails leaves any part on the disk, and the rest never gets there, even
+//!   if a later sync succeeds, unless it is written again: Linux does so.
+//! - A sync of the database that fails leaves its writes pending. SQLite relies on that: a checkpoint that is not complete
+//!   is not synced, its pages are not written again, and the sync of a later checkpoint covers them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -314,7 +316,10 @@ impl Disk {
     pub(crate) fn sync(&self, file: usize, folder_too: bool) -> i32 {
         self.event(Kind::Sync, Some(file), |state, fault| {
             let State { random, files, .. } = state;
-            let (chance, File { durable, pending, .. }) = (chance(random), &mut files[file]);
+            let (chance, File { is_database, durable, pending }) = (chance(random), &mut files[file]);
+            if fault.is_some() && *is_database {
+                return 0;
+            }
             for change in pending.drain(..) {
                 match fault {
                     None => change.apply(durable),

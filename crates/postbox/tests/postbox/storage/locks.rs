@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use postbox::sqlite::rusqlite;
 use postbox::*;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use postbox::sqlite::rusqlite;
 use postbox::*;
 
 use self::disk::Disk;
@@ -48,7 +49,7 @@ fn open<T: 'static, R: 'static>(path: &Path) -> Result<Mailbox<T, R>, Error> {
     postbox::open(format!("sqlite://{}/jobs", path.display())).blocking()
 }
 
-/// The seeds of a test: so many as the variable says.
+/// The seeds of a test: as many as the variable says.
 fn seeds(variable: &str, default: u64) -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
     let first = number("POSTBOX_STORAGE_SEED").unwrap_or(0);

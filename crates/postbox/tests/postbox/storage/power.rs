@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use postbox::sqlite::rusqlite;
 use postbox::*;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};

@@ -91,7 +91,7 @@ unsafe fn handle<'a>(file: *mut sqlite3_file) -> &'a mut Handle {
     unsafe { &mut *(*file.cast::<File>()).handle }
 }
 
-/// The file of the system behind one of ours, and what can be done with it.
+/// The file of the operating system behind a file of the test, and what can be done with it.
 ///
 /// # Safety
 /// The file was opened by `open` as one under control.

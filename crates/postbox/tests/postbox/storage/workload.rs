@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use postbox::sqlite::rusqlite;
 use postbox::*;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -26,7 +27,7 @@ pub(super) struct Log {
     refused: HashSet<u64>,
     /// The replies of requests whose send had returned.
     replies: HashMap<u64, ReplyId>,
-    /// Messages that somebody had begun to acknowledge or to answer.
+    /// Messages whose acknowledgement or answer had begun.
     finishing: HashSet<u64>,
     /// Messages whose acknowledgement or answer had returned, with the number of the note.
     finished: HashMap<u64, u64>,
@@ -94,7 +95,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Threads that send, receive, acknowledge, answer and give back, so many operations each or until the power is cut.
+    /// Threads that send, receive, acknowledge, answer and give back, a number of operations each or until the power is cut.
     pub(super) fn run(&self, jobs: &Jobs, file: &Path, seed: u64, threads: u64, operations: u32) {
         std::thread::scope(|scope| {
             for thread in 0..threads {

@@ -1,6 +1,8 @@
 //! Where answers go, and what becomes of those that cannot go.
 
 use super::*;
+use postbox::worker::MainLoopRequest;
+use postbox::worker::MainLoopResult;
 
 #[test]
 fn an_answer_goes_to_the_channel_then_to_reply_to_then_to_responses() {

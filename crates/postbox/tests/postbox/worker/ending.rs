@@ -1,6 +1,7 @@
 //! How loops end.
 
 use super::*;
+use postbox::worker::LoopReport;
 
 #[test]
 fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {

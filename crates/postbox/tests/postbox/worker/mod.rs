@@ -11,7 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use postbox::actor::{Actor, Directive, Failure};
+use postbox::events::{Dispatcher, LoopEvent, MailboxEvent};
 use postbox::testing::{CollectingMailbox, FakeMailbox, FakeMailboxResolver};
+use postbox::trace::{TRACEPARENT, TraceContext};
+use postbox::worker::{Cancellation, Handler, Resources};
 use postbox::*;
 
 const fn seconds(seconds: u64) -> Duration {
@@ -199,8 +202,8 @@ fn a_body_that_cannot_be_decoded_does_not_end_the_loop() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     let raw: Mailbox<String, (), Raw> = mailbox.untyped().typed();
     let other: Mailbox<String> = mailbox.untyped().typed();
-    raw.send(&"not a number".into()).blocking().unwrap();
-    other.send(&"not a number either".into()).blocking().unwrap();
+    raw.send("not a number").blocking().unwrap();
+    other.send("not a number either").blocking().unwrap();
     let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
     let report = echo(&mailbox).max_iterations(3).run().blocking().unwrap();
     assert_eq!((report.receive_errors, report.succeeded), (2, 1));

@@ -8,7 +8,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Takes no more messages; those inside can still be received. `false` if it was closed before.
     pub(crate) fn close(&self) -> bool {
         let mut first = false;
-        // Under both locks no push is half done: whoever sees the flag sees all messages.
+        // Under both locks no push is half done: a thread that sees the flag sees all messages.
         let store = self.front.store.lock();
         self.change_flags(|flags| {
             first = flags & CLOSED == 0;

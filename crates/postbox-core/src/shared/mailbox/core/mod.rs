@@ -13,7 +13,7 @@
 //! 2. `pushed - popped` is the number of regular messages in the mailbox. `pushed` is written under the inbox;
 //!    `popped` under the store, or, in a FIFO mailbox, under the inbox while the store is empty. A message that is placed
 //!    in the store past the inbox moves `popped` one back; an eviction, one in and one out, moves neither.
-//! 3. The store of a FIFO mailbox gains messages only while both locks are held. So whoever holds the inbox and reads
+//! 3. The store of a FIFO mailbox gains messages only while both locks are held. So a thread that holds the inbox and reads
 //!    `stored == 0` knows that the store is empty and stays so.
 //! 4. A receiver registers under the inbox, and where messages are sorted under both locks, in the section that saw
 //!    nothing to take. A sender registers under both, in the section that saw no room. Every push holds the inbox, or the
@@ -102,7 +102,7 @@ struct Front<S, C: MailboxConcurrency> {
     stored: C::Count,
 }
 
-/// The producers' end. What every push writes lies on one cache line; who waits, on the next.
+/// The producers' end. What every push writes lies on one cache line, the waiters on the next.
 #[repr(C)]
 struct Back<I, C: MailboxConcurrency> {
     pushed: C::Count,

@@ -1,4 +1,4 @@
-//! Telling those who watch.
+//! Telling observers what happens.
 
 use alloc::sync::Arc;
 

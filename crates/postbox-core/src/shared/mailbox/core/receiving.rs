@@ -11,11 +11,11 @@ const GOOD_BATCH: usize = 512;
 /// stream that is dense enough for it brings hundreds.
 const LONGEST_LINGER: usize = 512;
 
-/// Up to so many bytes, letting messages gather pays. With larger ones a line of memory changes processors for each of them,
+/// Up to this number of bytes, letting messages gather pays. With larger ones a line of memory changes processors for each of them,
 /// which costs more than to meet the producers.
 const GATHERED_BYTES: usize = 32;
 
-/// After so many single messages in a row they are no stream.
+/// After this number of single messages in a row they are no stream.
 const STREAM: usize = 32;
 
 /// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
@@ -287,7 +287,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     #[inline(always)]
     fn popped_one(&self, store: &O::Store) {
-        // `stored` last: whoever reads 0 there may write `popped` next, and must see this value of it.
+        // `stored` last: a thread that reads 0 there may write `popped` next, and must see this value of it.
         self.front.popped.publish(self.front.popped.get().wrapping_add(1));
         self.front.stored.publish(store.len());
     }

@@ -107,7 +107,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
             }
             None => inbox.arrived.push_back(item),
         }
-        // Before either lock is given back, so that whoever holds the store can count on it.
+        // Before either lock is released, so that a thread that holds the store can rely on it.
         self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
         drop(store);
         self.give_back(inbox);
