@@ -7,10 +7,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use redis::{Value, cmd};
 
-use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
-use super::fault::Fault;
-use super::post::{IDENTITY, Post, REGISTRY};
-use super::requests::{ACKNOWLEDGE, BURY, EXTEND, RELEASE, RETURN};
+use super::error::RequestError;
+use super::message_format::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
+use super::queue::{IDENTITY, Queue, REGISTRY};
+use super::requests::{ACKNOWLEDGE, DEAD_LETTER, EXTEND, RELEASE, RETURN};
 use super::script;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
@@ -23,14 +23,14 @@ use crate::runtime::io_thread;
 use crate::runtime::waiters::{Waits, look_until};
 
 pub(super) struct RedisMailbox {
-    pub(super) post: Arc<Post>,
-    /// As long as there is a handle, whoever opens the place again shares its connection.
+    pub(super) queue: Arc<Queue>,
+    /// As long as there is a handle, whoever opens the address again shares its connection.
     pub(super) _backend: Arc<super::Inner>,
 }
 
 impl fmt::Debug for RedisMailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisMailbox").field("name", &self.post.name).finish_non_exhaustive()
+        f.debug_struct("RedisMailbox").field("name", &self.queue.name).finish_non_exhaustive()
     }
 }
 
@@ -41,19 +41,19 @@ impl RedisMailbox {
         entries: Batch<E>,
         act: impl Fn(E) -> (Receipt, &'static [u8], Bytes),
     ) -> Answer<Batch<Result<(), Error>>> {
-        let mut acts = Vec::with_capacity(entries.len());
+        let mut settlements = Vec::with_capacity(entries.len());
         let mut ids: Vec<(MessageId, bool)> = Vec::with_capacity(entries.len());
         for entry in entries {
             let (receipt, letter, argument) = act(entry);
             let member = member(&receipt);
             ids.push((receipt.id, member.is_some()));
-            acts.extend(member.map(|member| (letter, member, argument)));
+            settlements.extend(member.map(|member| (letter, member, argument)));
         }
         let ended = |id| Err(Error::ReceiptHandleExpired { id });
-        if acts.is_empty() {
+        if settlements.is_empty() {
             return Answer::ready(ids.into_iter().map(|(id, _)| ended(id)).collect());
         }
-        self.post.act(acts).map(move |done| match done {
+        self.queue.settle(settlements).map(move |done| match done {
             Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
             Ok(done) => {
                 let mut done = done.into_iter();
@@ -71,19 +71,19 @@ pub(super) fn at_most(many: usize) -> Bytes {
 
 /// Takes what comes until the deadline. It looks and waits where the connection is: what the server tells of is asked for at once,
 /// and the receiver is woken when it is there.
-async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(&post.link), |link| &link.hubs, post.channel.clone());
+async fn long_poll(queue: Arc<Queue>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
+    let waits = Waits::begin(Arc::clone(&queue.client), |client| &client.waiters, queue.channel.clone());
     let look = || {
-        let post = Arc::clone(&post);
-        if post.link.is_subscribed(&post.channel) {
-            return post.take(request);
+        let queue = Arc::clone(&queue);
+        if queue.client.is_subscribed(&queue.channel) {
+            return queue.receive(request);
         }
         let subscribing = {
-            let post = Arc::clone(&post);
-            io_thread::ask(async move { post.link.subscribe(&post.channel).await })
+            let queue = Arc::clone(&queue);
+            io_thread::ask(async move { queue.client.subscribe(&queue.channel).await })
         };
         subscribing.then(move |subscribed| match subscribed {
-            Ok(()) => post.take(request),
+            Ok(()) => queue.receive(request),
             Err(error) => Answer::ready(Err(error)),
         })
     };
@@ -97,7 +97,7 @@ impl ByteMailbox for RedisMailbox {
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
         let many = messages.len();
-        self.post.send(messages).map(move |sent| match sent {
+        self.queue.send(messages).map(move |sent| match sent {
             Ok(results) => results.into(),
             Err(error) => (0..many).map(|_| Err(error.clone())).collect(),
         })
@@ -105,16 +105,16 @@ impl ByteMailbox for RedisMailbox {
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if request.wait.is_zero() {
-            return self.post.take(request).map(|taken| Ok(taken?.0));
+            return self.queue.receive(request).map(|taken| Ok(taken?.0));
         }
-        let post = Arc::clone(&self.post);
+        let queue = Arc::clone(&self.queue);
         let deadline = SystemClock.now().after(request.wait);
-        self.post.take(request).then(move |first| match first {
+        self.queue.receive(request).then(move |first| match first {
             Ok((found, _)) if found.is_empty() => {
-                let back = Arc::clone(&post);
+                let back = Arc::clone(&queue);
                 let undelivered = move |(found, since): (Vec<Delivery>, Instant)| back.give_back(&found, since);
                 let found = async move {
-                    let found = long_poll(post, request, deadline).await?;
+                    let found = long_poll(queue, request, deadline).await?;
                     Ok((found, Instant::now()))
                 };
                 io_thread::wait(found, Some(Box::new(undelivered))).map(|found| Ok(found?.0))
@@ -136,26 +136,26 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(letters, |(receipt, reason)| (receipt, BURY, reason.into()))
+        self.each(letters, |(receipt, reason)| (receipt, DEAD_LETTER, reason.into()))
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
-        self.post.other(&script::PURGE, vec![], |many| natural(&many))
+        self.queue.run_alone(&script::PURGE, vec![], |many| natural(&many))
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
-        let post = Arc::clone(&self.post);
+        let queue = Arc::clone(&self.queue);
         io_thread::ask(async move {
-            let failed = |fault: Fault| fault.into_error(&post.link.place);
+            let failed = |error: RequestError| error.into_error(&queue.client.address);
             let new = new_uuid().to_string();
-            post.link.command(cmd("SET").arg(IDENTITY).arg(new).arg("NX")).await.map_err(failed)?;
-            let database = post.link.command(cmd("GET").arg(IDENTITY)).await.map_err(failed)?;
-            Ok(format!("{}/{}", String::from_utf8_lossy(&bytes(database)), post.name))
+            queue.client.command(cmd("SET").arg(IDENTITY).arg(new).arg("NX")).await.map_err(failed)?;
+            let database = queue.client.command(cmd("GET").arg(IDENTITY)).await.map_err(failed)?;
+            Ok(format!("{}/{}", String::from_utf8_lossy(&bytes(database)), queue.name))
         })
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        self.post.other(&script::COUNTS, vec![], |answer| {
+        self.queue.run_alone(&script::COUNTS, vec![], |answer| {
             let counts: Vec<u64> = list(answer).iter().map(natural).collect();
             let count = |at: usize| counts.get(at).copied().unwrap_or(0);
             Counts::new(count(0), count(1), count(2), count(3))
@@ -163,10 +163,10 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn create(&self) -> Answer<Result<(), Error>> {
-        let post = Arc::clone(&self.post);
-        self.post.other(&script::CREATE, vec![], |_| ()).then(move |made| match made {
+        let queue = Arc::clone(&self.queue);
+        self.queue.run_alone(&script::CREATE, vec![], |_| ()).then(move |made| match made {
             Ok(()) => io_thread::ask(async move {
-                post.register().await;
+                queue.register().await;
                 Ok(())
             }),
             Err(error) => Answer::ready(Err(error)),
@@ -174,11 +174,11 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn delete(&self) -> Answer<Result<(), Error>> {
-        let post = Arc::clone(&self.post);
-        self.post.other(&script::DELETE, vec![], |_| ()).then(move |gone| match gone {
+        let queue = Arc::clone(&self.queue);
+        self.queue.run_alone(&script::DELETE, vec![], |_| ()).then(move |gone| match gone {
             Ok(()) => io_thread::ask(async move {
-                post.is_gone();
-                let _ = post.link.command(cmd("SREM").arg(REGISTRY).arg(post.name.to_string())).await;
+                queue.is_gone();
+                let _ = queue.client.command(cmd("SREM").arg(REGISTRY).arg(queue.name.to_string())).await;
                 Ok(())
             }),
             Err(error) => Answer::ready(Err(error)),
@@ -187,11 +187,12 @@ impl ByteMailbox for RedisMailbox {
 
     fn cancel(&self, id: MessageId) -> Answer<Result<bool, Error>> {
         let Some(id) = id.as_u128() else { return Answer::ready(Ok(false)) };
-        self.post.other(&script::CANCEL, vec![Bytes::copy_from_slice(&id.to_be_bytes())], |done| integer(&done) == 1)
+        self.queue
+            .run_alone(&script::CANCEL, vec![Bytes::copy_from_slice(&id.to_be_bytes())], |done| integer(&done) == 1)
     }
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.post.other(&script::PEEK, vec![at_most(max)], |answer| {
+        self.queue.run_alone(&script::PEEK, vec![at_most(max)], |answer| {
             let mut parts = list(answer).into_iter();
             let mut part = || parts.next().unwrap_or_default();
             let (now, entries, bodies) = (natural(&part()), bytes(part()), list(part()));
@@ -200,7 +201,7 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.post.other(&script::DEAD_LETTERS, vec![at_most(max)], |answer| {
+        self.queue.run_alone(&script::DEAD_LETTERS, vec![at_most(max)], |answer| {
             let read = |letter: Value| {
                 let mut parts = list(letter).into_iter();
                 let mut part = || parts.next().unwrap_or_default();
@@ -223,10 +224,10 @@ impl ByteMailbox for RedisMailbox {
                 None => return Answer::ready(Ok(0)),
             },
         };
-        self.post.other(&script::REDRIVE, vec![most, id], |many| natural(&many))
+        self.queue.run_alone(&script::REDRIVE, vec![most, id], |many| natural(&many))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.post.other(&script::PURGE_DEAD_LETTERS, vec![], |many| natural(&many))
+        self.queue.run_alone(&script::PURGE_DEAD_LETTERS, vec![], |many| natural(&many))
     }
 }

@@ -3,12 +3,12 @@
 //! Every transition of a message is one script on the server, by the server's clock, and can be asked for twice without a
 //! second effect. All keys of a mailbox are in one slot. `docs/redis.md` says what is stored and what is promised.
 
-mod entry;
-mod fault;
-mod link;
+mod config;
+mod error;
 mod mailbox;
-mod place;
-mod post;
+mod message_format;
+mod queue;
+mod redis_client;
 mod replies;
 mod requests;
 mod script;
@@ -22,12 +22,12 @@ use ::redis::cluster::ClusterClientBuilder;
 use ::redis::{Client, ProtocolVersion, cmd};
 use futures_util::future::join_all;
 
-use self::entry::{bytes, list};
-use self::link::{Link, Manners, Target};
+use self::config::Config;
+pub(crate) use self::config::OPTIONS;
 use self::mailbox::RedisMailbox;
-pub(crate) use self::place::OPTIONS;
-use self::place::Place;
-use self::post::{Post, REGISTRY, is_listed, listed_name};
+use self::message_format::{bytes, list};
+use self::queue::{Queue, REGISTRY, is_listed, listed_name};
+use self::redis_client::{Options, RedisClient, Target};
 use self::replies::RedisReplyStore;
 use self::script::Time;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
@@ -59,8 +59,8 @@ pub struct RedisBackend {
 }
 
 struct Inner {
-    link: Arc<Link>,
-    posts: Mutex<HashMap<MailboxName, Weak<Post>>>,
+    client: Arc<RedisClient>,
+    queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
 }
 
 /// Places that are connected: two opens of one place share a connection.
@@ -88,30 +88,30 @@ impl RedisBackend {
 
     fn with_time(client: Client, time: Time) -> Result<Self, Error> {
         let info = client.get_connection_info().clone();
-        let place = format!("redis://{}", info.addr());
+        let address = format!("redis://{}", info.addr());
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))
-            .map_err(|error| fault::fault_of(&error).explain(&place, error))?;
-        Ok(Self::new(Link::with_time(place, Target::Server(client), Manners::default(), time)))
+            .map_err(|error| error::request_error(&error).explain(&address, error))?;
+        Ok(Self::new(RedisClient::with_time(address, Target::Server(client), Options::default(), time)))
     }
 
     /// With a cluster client of one's own, which is built anew for each connection and speaks RESP3. Nothing is connected
     /// yet.
     pub fn from_cluster(builder: impl Fn() -> ClusterClientBuilder + Send + Sync + 'static) -> Self {
-        Self::new(Link::new("redis+cluster".into(), Target::Cluster(Box::new(builder)), Manners::default()))
+        Self::new(RedisClient::new("redis+cluster".into(), Target::Cluster(Box::new(builder)), Options::default()))
     }
 
-    fn new(link: Arc<Link>) -> Self {
-        RedisBackend { inner: Arc::new(Inner { link, posts: Mutex::default() }) }
+    fn new(client: Arc<RedisClient>) -> Self {
+        RedisBackend { inner: Arc::new(Inner { client, queues: Mutex::default() }) }
     }
 
     /// Connects to the server that a URI without the name of a mailbox leads to.
     pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<Self, Error>> {
-        let place = match Place::parse(text, uri) {
-            Ok(place) => place,
+        let config = match Config::parse(text, uri) {
+            Ok(config) => config,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let Place { target, manners, shown, key } = place;
+        let Config { target, options, address, key } = config;
         let backend = {
             let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
             let open = open.get_or_insert_default();
@@ -119,20 +119,20 @@ impl RedisBackend {
             match open.get(&key).and_then(Weak::upgrade) {
                 Some(inner) => RedisBackend { inner },
                 None => {
-                    let backend = Self::new(Link::new(shown, target, manners));
+                    let backend = Self::new(RedisClient::new(address, target, options));
                     open.insert(key, Arc::downgrade(&backend.inner));
                     backend
                 }
             }
         };
-        let link = Arc::clone(&backend.inner.link);
-        io_thread::ask(async move { link.connect().await }).map(move |connected| connected.map(|()| backend))
+        let client = Arc::clone(&backend.inner.client);
+        io_thread::ask(async move { client.connect().await }).map(move |connected| connected.map(|()| backend))
     }
 }
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisBackend").field("place", &self.inner.link.place).finish()
+        f.debug_struct("RedisBackend").field("address", &self.inner.client.address).finish()
     }
 }
 
@@ -147,34 +147,34 @@ impl Backend for RedisBackend {
     }
 
     fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {
-        let mut posts = self.inner.posts.lock().unwrap_or_else(PoisonError::into_inner);
-        let post = match posts.get(name).and_then(Weak::upgrade) {
-            Some(post) => post,
+        let mut queues = self.inner.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = match queues.get(name).and_then(Weak::upgrade) {
+            Some(queue) => queue,
             None => {
-                if posts.len() % 64 == 63 {
-                    posts.retain(|_, post| post.strong_count() > 0);
+                if queues.len() % 64 == 63 {
+                    queues.retain(|_, queue| queue.strong_count() > 0);
                 }
-                let post = Post::new(Arc::clone(&self.inner.link), name.clone());
-                posts.insert(name.clone(), Arc::downgrade(&post));
-                post
+                let queue = Queue::new(Arc::clone(&self.inner.client), name.clone());
+                queues.insert(name.clone(), Arc::downgrade(&queue));
+                queue
             }
         };
-        post.configure(settings);
-        Ok(Arc::new(RedisMailbox { post, _backend: Arc::clone(&self.inner) }))
+        queue.configure(settings);
+        Ok(Arc::new(RedisMailbox { queue, _backend: Arc::clone(&self.inner) }))
     }
 
     fn replies(&self) -> Option<Arc<dyn ReplyStore>> {
-        Some(Arc::new(RedisReplyStore { link: Arc::clone(&self.inner.link) }))
+        Some(Arc::new(RedisReplyStore { client: Arc::clone(&self.inner.client) }))
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        let link = Arc::clone(&self.inner.link);
+        let client = Arc::clone(&self.inner.client);
         io_thread::ask(async move {
-            let failed = |fault: fault::Fault| fault.into_error(&link.place);
-            let known = link.command(cmd("SMEMBERS").arg(REGISTRY)).await.map_err(failed)?;
+            let failed = |error: error::RequestError| error.into_error(&client.address);
+            let known = client.command(cmd("SMEMBERS").arg(REGISTRY)).await.map_err(failed)?;
             let known = list(known).into_iter().filter_map(|name| listed_name(&bytes(name)).ok());
             let looks = known.map(|name| async {
-                let exists = is_listed(&link, &name).await;
+                let exists = is_listed(&client, &name).await;
                 exists.map(|exists| (name, exists))
             });
             let mut names = Vec::new();

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::entry::{bytes, integer, list, millis, natural};
-use super::link::Link;
 use super::mailbox::at_most;
+use super::message_format::{bytes, integer, list, millis, natural};
+use super::redis_client::RedisClient;
 use super::script::{self, Script};
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
@@ -26,12 +26,12 @@ pub(super) const CHANNEL: &str = ":replies";
 const SHELVES: u32 = 64;
 
 pub(super) struct RedisReplyStore {
-    pub(super) link: Arc<Link>,
+    pub(super) client: Arc<RedisClient>,
 }
 
 impl fmt::Debug for RedisReplyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisReplyStore").field("place", &self.link.place).finish()
+        f.debug_struct("RedisReplyStore").field("address", &self.client.address).finish()
     }
 }
 
@@ -40,7 +40,7 @@ fn tag(shelf: u32) -> String {
 }
 
 async fn run(
-    link: &Arc<Link>,
+    client: &Arc<RedisClient>,
     script: &'static Script,
     shelf: u32,
     id: &str,
@@ -48,11 +48,11 @@ async fn run(
 ) -> Result<Value, Error> {
     let tag = tag(shelf);
     let keys = [format!("{tag}:reply:{id}"), format!("{tag}:expiries")];
-    let token = Bytes::from(format!("{}:{}", link.client, u64::from_be_bytes(link.token())));
+    let token = Bytes::from(format!("{}:{}", client.client_id, u64::from_be_bytes(client.token())));
     let channel = Bytes::from(format!("{tag}{CHANNEL}"));
-    let mut arguments = vec![token, Bytes::copy_from_slice(id.as_bytes()), link.cluster_flag(), channel];
+    let mut arguments = vec![token, Bytes::copy_from_slice(id.as_bytes()), client.cluster_flag(), channel];
     arguments.extend(more);
-    link.run(script.call(link.time, &keys, &arguments)).await.map_err(|fault| fault.into_error(&link.place))
+    client.run(script.call(client.time, &keys, &arguments)).await.map_err(|error| error.into_error(&client.address))
 }
 
 fn entry(id: &ReplyId, answer: Value) -> Option<ReplyEntry> {
@@ -83,8 +83,8 @@ impl RedisReplyStore {
         more: Vec<Bytes>,
         read: impl FnOnce(Value) -> T + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        let (link, id) = (Arc::clone(&self.link), id.to_string());
-        io_thread::ask(async move { Ok(read(run(&link, script, shelf(&id, SHELVES), &id, more).await?)) })
+        let (client, id) = (Arc::clone(&self.client), id.to_string());
+        io_thread::ask(async move { Ok(read(run(&client, script, shelf(&id, SHELVES), &id, more).await?)) })
     }
 
     fn show(&self, id: ReplyId, how: &'static str) -> Answer<Result<Option<ReplyEntry>, Error>> {
@@ -93,9 +93,9 @@ impl RedisReplyStore {
     }
 }
 
-async fn expired(link: &Arc<Link>, limit: usize) -> Result<Vec<ReplyId>, Error> {
+async fn expired(client: &Arc<RedisClient>, limit: usize) -> Result<Vec<ReplyId>, Error> {
     let limit = at_most(limit);
-    let looks = (0..SHELVES).map(|shelf| run(link, &script::REPLY_EXPIRED, shelf, "", vec![limit.clone()]));
+    let looks = (0..SHELVES).map(|shelf| run(client, &script::REPLY_EXPIRED, shelf, "", vec![limit.clone()]));
     let mut ids = Vec::new();
     for found in join_all(looks).await {
         ids.extend(list(found?).into_iter().map(|id| ReplyId::from(String::from_utf8_lossy(&bytes(id)).into_owned())));
@@ -136,20 +136,20 @@ impl ReplyStore for RedisReplyStore {
     }
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
-        let link = Arc::clone(&self.link);
+        let client = Arc::clone(&self.client);
         io_thread::ask(async move {
-            let mut ids = expired(&link, limit).await?;
+            let mut ids = expired(&client, limit).await?;
             ids.truncate(limit);
             Ok(ids)
         })
     }
 
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>> {
-        let link = Arc::clone(&self.link);
+        let client = Arc::clone(&self.client);
         io_thread::ask(async move {
-            let mut ids: Vec<String> = expired(&link, limit).await?.iter().map(ToString::to_string).collect();
+            let mut ids: Vec<String> = expired(&client, limit).await?.iter().map(ToString::to_string).collect();
             ids.truncate(limit);
-            let gone = ids.iter().map(|id| run(&link, &script::REPLY_DELETE, shelf(id, SHELVES), id, vec![]));
+            let gone = ids.iter().map(|id| run(&client, &script::REPLY_DELETE, shelf(id, SHELVES), id, vec![]));
             let mut many = 0;
             for gone in join_all(gone).await {
                 many += natural(&gone?);
@@ -159,18 +159,18 @@ impl ReplyStore for RedisReplyStore {
     }
 
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
-        let link = Arc::clone(&self.link);
+        let client = Arc::clone(&self.client);
         let settled = async move {
             let text = id.to_string();
             let channel: Arc<str> = format!("{}{CHANNEL}", tag(shelf(&text, SHELVES))).into();
             let key = format!("{channel}/{text}");
-            let waits = Waits::begin(Arc::clone(&link), |link| &link.hubs, key);
+            let waits = Waits::begin(Arc::clone(&client), |client| &client.waiters, key);
             let look = || {
-                let (link, id, text, channel) = (Arc::clone(&link), id.clone(), text.clone(), Arc::clone(&channel));
+                let (client, id, text, channel) = (Arc::clone(&client), id.clone(), text.clone(), Arc::clone(&channel));
                 io_thread::ask(async move {
-                    link.subscribe(&channel).await?;
+                    client.subscribe(&channel).await?;
                     let answer =
-                        run(&link, &script::REPLY_GET, shelf(&text, SHELVES), &text, vec!["look".into()]).await?;
+                        run(&client, &script::REPLY_GET, shelf(&text, SHELVES), &text, vec!["look".into()]).await?;
                     let now = list(answer.clone()).last().map(natural).unwrap_or(0);
                     match entry(&id, answer) {
                         Some(ReplyEntry { state: ReplyState::Pending, expires_at, .. }) => {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use redis::Value;
 
-use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, wishes};
-use super::post::Post;
+use super::message_format::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, special_options};
+use super::queue::Queue;
 use super::script;
 use crate::backend::wire;
 use crate::backend::{Batch, Delivery, Outgoing, Receipt, Receive};
@@ -34,17 +34,17 @@ pub(super) fn batcher<E: Entry>() -> Batcher<E> {
 pub(super) const ACKNOWLEDGE: &[u8] = b"A";
 pub(super) const RETURN: &[u8] = b"R";
 pub(super) const EXTEND: &[u8] = b"E";
-pub(super) const BURY: &[u8] = b"D";
+pub(super) const DEAD_LETTER: &[u8] = b"D";
 /// Undoes a delivery that no handler has seen.
 pub(super) const RELEASE: &[u8] = b"U";
 
 /// A send of one or several messages.
-pub(super) struct Sending {
+pub(super) struct SendOperation {
     messages: Batch<Outgoing>,
     sender: oneshot::Sender<Vec<Result<MessageId, Error>>>,
 }
 
-impl Entry for Sending {
+impl Entry for SendOperation {
     fn weight(&self) -> usize {
         self.messages.len()
     }
@@ -55,37 +55,37 @@ impl Entry for Sending {
 }
 
 /// The messages of a receive, and after how long the next one is due if there are none.
-pub(super) type Found = (Vec<Delivery>, Option<Duration>);
+pub(super) type Received = (Vec<Delivery>, Option<Duration>);
 
 /// A receive that does not wait.
-pub(super) struct Receiving {
+pub(super) struct ReceiveOperation {
     max: usize,
     visibility: Duration,
-    sender: oneshot::Sender<Found>,
+    sender: oneshot::Sender<Received>,
 }
 
-impl Entry for Receiving {
+impl Entry for ReceiveOperation {
     fn weight(&self) -> usize {
         self.max
     }
 }
 
 /// An act's letter, the delivery that it is about, and its argument.
-pub(super) type Act = (&'static [u8], [u8; MEMBER], Bytes);
+pub(super) type Settlement = (&'static [u8], [u8; MEMBER], Bytes);
 
 /// Acts on deliveries: acknowledge, return, extend, release or bury.
-pub(super) struct Acting {
-    acts: Vec<Act>,
+pub(super) struct SettleOperation {
+    settlements: Vec<Settlement>,
     sender: oneshot::Sender<Vec<bool>>,
 }
 
-impl Entry for Acting {
+impl Entry for SettleOperation {
     fn weight(&self) -> usize {
-        self.acts.len()
+        self.settlements.len()
     }
 
     fn bytes(&self) -> usize {
-        self.acts.iter().map(|act| act.2.len()).sum()
+        self.settlements.iter().map(|act| act.2.len()).sum()
     }
 }
 
@@ -99,29 +99,30 @@ fn answer<T>(results: impl Iterator<Item = (oneshot::Sender<T>, Result<T, Error>
     wake_all(results.filter_map(|(sender, result)| sender.put(result)));
 }
 
-impl Post {
+impl Queue {
     pub(super) fn send(
         self: &Arc<Self>,
         messages: Batch<Outgoing>,
     ) -> Answer<Result<Vec<Result<MessageId, Error>>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let sending = [Sending { messages, sender }];
-        if self.link.manners.min_replicas == 0 {
-            let serve = |post: Arc<Post>, sends| -> Work { Box::pin(async move { post.send_all(sends, "0").await }) };
-            submit(self, |post| &post.sends, serve, sending);
+        let sending = [SendOperation { messages, sender }];
+        if self.client.options.min_replicas == 0 {
+            let serve =
+                |queue: Arc<Queue>, sends| -> Work { Box::pin(async move { queue.send_all(sends, "0").await }) };
+            submit(self, |queue| &queue.sends, serve, sending);
         } else {
             let serve =
-                |post: Arc<Post>, sends| -> Work { Box::pin(async move { post.send_all(sends, "durable").await }) };
-            submit(self, |post| &post.durable_sends, serve, sending);
+                |queue: Arc<Queue>, sends| -> Work { Box::pin(async move { queue.send_all(sends, "durable").await }) };
+            submit(self, |queue| &queue.durable_sends, serve, sending);
         }
         Answer::from_future(result)
     }
 
-    async fn send_all(&self, sends: Vec<Sending>, slot: &str) {
+    async fn send_all(&self, sends: Vec<SendOperation>, slot: &str) {
         #[cfg(test)]
         assert_ne!(self.name.as_str(), tests::PANICS, "on purpose");
         let mut stored = self.store(&sends, slot).await.map(Vec::into_iter);
-        answer(sends.into_iter().map(|Sending { messages, sender }| {
+        answer(sends.into_iter().map(|SendOperation { messages, sender }| {
             let of_this = match &mut stored {
                 Ok(stored) => Ok(stored.take(messages.len()).collect()),
                 Err(error) => Err(error.clone()),
@@ -131,7 +132,7 @@ impl Post {
     }
 
     /// Stores the messages of sends, and returns a result for each message.
-    async fn store(&self, sends: &[Sending], slot: &str) -> Result<Vec<Result<MessageId, Error>>, Error> {
+    async fn store(&self, sends: &[SendOperation], slot: &str) -> Result<Vec<Result<MessageId, Error>>, Error> {
         let messages = || sends.iter().flat_map(|sending| &sending.messages);
         let is_plain = messages().all(is_plain);
         let mut arguments = self.arguments(slot);
@@ -140,15 +141,17 @@ impl Post {
             arguments.extend(stored(message));
             if !is_plain {
                 arguments.push(millis(message.delay).to_string().into());
-                arguments.push(message.special.as_deref().map_or_else(Bytes::new, |special| wishes(special).into()));
+                arguments.push(
+                    message.special.as_deref().map_or_else(Bytes::new, |special| special_options(special).into()),
+                );
             }
         }
-        let wanted = self.link.manners.min_replicas;
-        let call = script::SEND.call(self.link.time, &self.keys, &arguments);
+        let wanted = self.client.options.min_replicas;
+        let call = script::SEND.call(self.client.time, &self.keys, &arguments);
         let (answer, reached) = if wanted > 0 {
-            self.read(self.link.run_durably(call).await, &arguments)?
+            self.read(self.client.run_durably(call).await, &arguments)?
         } else {
-            (self.read(self.link.run(call).await, &arguments)?, 0)
+            (self.read(self.client.run(call).await, &arguments)?, 0)
         };
         // A number if all is simply stored.
         let (is_new, results) = match answer {
@@ -178,7 +181,7 @@ impl Post {
     }
 
     fn not_replicated(&self, id: &MessageId, reached: u32) -> Error {
-        let (wanted, timeout) = (self.link.manners.min_replicas, self.link.manners.replica_timeout);
+        let (wanted, timeout) = (self.client.options.min_replicas, self.client.options.replica_timeout);
         Error::Connection {
             message: format!(
                 "message {id} is stored, but only {reached} of {wanted} replicas have it after {timeout:?}: it would be \
@@ -190,17 +193,18 @@ impl Post {
     }
 
     /// Takes the messages that are ready. Those whose receive was dropped are given back.
-    pub(super) fn take(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
-        let (post, since) = (Arc::clone(self), Instant::now());
-        let undelivered = move |(deliveries, _): Found| post.give_back(&deliveries, since);
+    pub(super) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Received, Error>> {
+        let (queue, since) = (Arc::clone(self), Instant::now());
+        let undelivered = move |(deliveries, _): Received| queue.give_back(&deliveries, since);
         let (sender, result) = oneshot::channel(Some(Box::new(undelivered)));
-        let receiving = Receiving { max: request.max, visibility: request.visibility, sender };
-        let serve = |post: Arc<Post>, receives| -> Work { Box::pin(async move { post.take_all(receives).await }) };
-        submit(self, |post| &post.receives, serve, [receiving]);
+        let receiving = ReceiveOperation { max: request.max, visibility: request.visibility, sender };
+        let serve =
+            |queue: Arc<Queue>, receives| -> Work { Box::pin(async move { queue.receive_all(receives).await }) };
+        submit(self, |queue| &queue.receives, serve, [receiving]);
         Answer::from_future(result)
     }
 
-    async fn take_all(&self, mut receives: Vec<Receiving>) {
+    async fn receive_all(&self, mut receives: Vec<ReceiveOperation>) {
         #[cfg(test)]
         assert_ne!(self.name.as_str(), tests::PANICS, "on purpose");
         receives.retain(|receiving| !receiving.sender.is_unwanted());
@@ -208,7 +212,7 @@ impl Post {
             return;
         }
         let mut arguments = self.arguments("1");
-        for Receiving { max, visibility, .. } in &receives {
+        for ReceiveOperation { max, visibility, .. } in &receives {
             arguments.extend([Bytes::from(max.to_string()), millis(*visibility).to_string().into()]);
         }
         let mut taken = self.run(&script::RECEIVE, &arguments).await.map(|answer| found(list(answer)).into_iter());
@@ -231,35 +235,36 @@ impl Post {
         let receipts = deliveries.iter().filter_map(|delivery| {
             member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
         });
-        let acts: Vec<Act> = receipts.map(|member| (act, member, argument.clone())).collect();
-        if !acts.is_empty() {
-            in_background(self.act(acts));
+        let settlements: Vec<Settlement> = receipts.map(|member| (act, member, argument.clone())).collect();
+        if !settlements.is_empty() {
+            in_background(self.settle(settlements));
         }
     }
 
-    pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
+    pub(super) fn settle(self: &Arc<Self>, settlements: Vec<Settlement>) -> Answer<Result<Vec<bool>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let serve = |post: Arc<Post>, acts| -> Work { Box::pin(async move { post.act_all(acts).await }) };
-        submit(self, |post| &post.acts, serve, [Acting { acts, sender }]);
+        let serve =
+            |queue: Arc<Queue>, settlements| -> Work { Box::pin(async move { queue.settle_all(settlements).await }) };
+        submit(self, |queue| &queue.settlements, serve, [SettleOperation { settlements, sender }]);
         Answer::from_future(result)
     }
 
-    async fn act_all(&self, entries: Vec<Acting>) {
-        let acts = || entries.iter().flat_map(|acting| &acting.acts);
-        let is_plain = acts().all(|act| act.0 == ACKNOWLEDGE);
+    async fn settle_all(&self, entries: Vec<SettleOperation>) {
+        let settlements = || entries.iter().flat_map(|acting| &acting.settlements);
+        let is_plain = settlements().all(|act| act.0 == ACKNOWLEDGE);
         let mut arguments = self.arguments("2");
         arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
-        for (act, member, argument) in acts() {
+        for (act, member, argument) in settlements() {
             if is_plain {
                 arguments.push(Bytes::copy_from_slice(member));
             } else {
                 arguments.extend([Bytes::from_static(act), Bytes::copy_from_slice(member), argument.clone()]);
             }
         }
-        let mut done = self.run(&script::FINISH, &arguments).await.map(|answer| bytes(answer).into_iter());
-        answer(entries.into_iter().map(|Acting { acts, sender }| {
+        let mut done = self.run(&script::SETTLE, &arguments).await.map(|answer| bytes(answer).into_iter());
+        answer(entries.into_iter().map(|SettleOperation { settlements, sender }| {
             let of_this = match &mut done {
-                Ok(done) => Ok(done.take(acts.len()).map(|byte| byte == b'1').collect()),
+                Ok(done) => Ok(done.take(settlements.len()).map(|byte| byte == b'1').collect()),
                 Err(error) => Err(error.clone()),
             };
             (sender, of_this)
@@ -275,7 +280,7 @@ fn stored(message: &Outgoing) -> [Bytes; 2] {
 }
 
 /// What receives get, each: the moment, when to look again, how many each gets and their members, then the messages.
-fn found(parts: Vec<Value>) -> Vec<Found> {
+fn found(parts: Vec<Value>) -> Vec<Received> {
     let mut parts = parts.into_iter();
     let mut part = || parts.next().unwrap_or_default();
     let (now, due, leased) = (natural(&part()), integer(&part()), bytes(part()));
@@ -298,7 +303,7 @@ fn found(parts: Vec<Value>) -> Vec<Found> {
 mod tests {
     use redis::Client;
 
-    use super::super::link::{Link, Manners, Target};
+    use super::super::redis_client::{Options, RedisClient, Target};
     use super::*;
     use crate::mailbox::codec::ContentType;
     use crate::resolver::address::MailboxName;
@@ -309,14 +314,14 @@ mod tests {
     #[test]
     fn a_panic_of_a_request_fails_what_waits_and_later_requests_are_made() {
         let client = Client::open("redis://127.0.0.1:1").unwrap();
-        let link = Link::new("redis://127.0.0.1:1".into(), Target::Server(client), Manners::default());
-        let post = Post::new(link, MailboxName::new(PANICS).unwrap());
+        let client = RedisClient::new("redis://127.0.0.1:1".into(), Target::Server(client), Options::default());
+        let queue = Queue::new(client, MailboxName::new(PANICS).unwrap());
         let message = || Outgoing::new(Bytes::new(), ContentType::Unmarked);
         let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };
         for _ in 0..4 {
             // More than one request takes.
-            let sends: Vec<_> = (0..40).map(|_| post.send(Batch::from_buf([message()]))).collect();
-            let receives: Vec<_> = (0..4).map(|_| post.take(receive)).collect();
+            let sends: Vec<_> = (0..40).map(|_| queue.send(Batch::from_buf([message()]))).collect();
+            let receives: Vec<_> = (0..4).map(|_| queue.receive(receive)).collect();
             for error in sends.into_iter().map(|sent| sent.blocking().unwrap_err()) {
                 assert!(matches!(error, Error::Connection { transient: true, .. }), "{error:?}");
             }

@@ -100,7 +100,7 @@ const PARTS: [(&str, &str); 4] = [
     ("--@take", include_str!("lua/take.lua")),
     ("--@store", include_str!("lua/store.lua")),
     ("--@acknowledge", include_str!("lua/acknowledge.lua")),
-    ("--@messages", include_str!("lua/messages.lua")),
+    ("--@messages", include_str!("lua/transitions.lua")),
 ];
 
 /// The verb's own file after the common head; what it shares with others where it asks for it.
@@ -121,7 +121,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    verb: SEND "send" RECEIVE "receive" FINISH "finish" COUNTS "counts" CREATE "create" DELETE "delete" PURGE "purge"
+    verb: SEND "send" RECEIVE "receive" SETTLE "settle" COUNTS "counts" CREATE "create" DELETE "delete" PURGE "purge"
         CANCEL "cancel" PEEK "peek" DEAD_LETTERS "dead_letters" REDRIVE "redrive" PURGE_DEAD_LETTERS "purge_dead_letters";
     reply_verb: REPLY_CREATE "reply_create" REPLY_RESOLVE "reply_resolve" REPLY_CANCEL "reply_cancel" REPLY_GET "reply_get"
         REPLY_DELETE "reply_delete" REPLY_EXPIRED "reply_expired";

@@ -57,7 +57,7 @@ pub(super) fn member(receipt: &Receipt) -> Option<[u8; MEMBER]> {
 }
 
 /// What a message asks for, as MessagePack.
-pub(super) fn wishes(special: &Special) -> Vec<u8> {
+pub(super) fn special_options(special: &Special) -> Vec<u8> {
     let mut packed = vec![0x80];
     let mut text = |key: u8, value: &str| {
         packed[0] += 1;

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use redis::{Value, cmd};
 
-use super::entry::{bytes, integer, list, millis, tag};
-use super::fault::Fault;
-use super::link::Link;
-use super::requests::{Acting, Receiving, Sending, batcher};
+use super::error::RequestError;
+use super::message_format::{bytes, integer, list, millis, tag};
+use super::redis_client::RedisClient;
+use super::requests::{ReceiveOperation, SendOperation, SettleOperation, batcher};
 use super::script::Script;
 use crate::backend::MailboxSettings;
 use crate::error::Error;
@@ -24,18 +24,18 @@ pub(super) const REGISTRY: &str = "{postbox}:mailboxes";
 pub(super) const IDENTITY: &str = "{postbox}:identity";
 
 /// What all handles of one mailbox in this process share.
-pub(super) struct Post {
-    pub(super) link: Arc<Link>,
+pub(super) struct Queue {
+    pub(super) client: Arc<RedisClient>,
     pub(super) name: MailboxName,
     pub(super) channel: String,
     pub(super) keys: Vec<String>,
-    pub(super) sends: Batcher<Sending>,
+    pub(super) sends: Batcher<SendOperation>,
     /// Sends that wait for replicas, on a connection of their own, so that no other operation waits for them.
-    pub(super) durable_sends: Batcher<Sending>,
-    pub(super) receives: Batcher<Receiving>,
-    pub(super) acts: Batcher<Acting>,
+    pub(super) durable_sends: Batcher<SendOperation>,
+    pub(super) receives: Batcher<ReceiveOperation>,
+    pub(super) settlements: Batcher<SettleOperation>,
     /// Of all other operations one is done at a time.
-    other: tokio::sync::Mutex<()>,
+    alone: tokio::sync::Mutex<()>,
     settings: Mutex<Settings>,
 }
 
@@ -69,8 +69,8 @@ impl Settings {
     }
 }
 
-impl Post {
-    pub(super) fn new(link: Arc<Link>, name: MailboxName) -> Arc<Self> {
+impl Queue {
+    pub(super) fn new(client: Arc<RedisClient>, name: MailboxName) -> Arc<Self> {
         let tag = tag(&name);
         let names = [
             "meta",
@@ -87,17 +87,17 @@ impl Post {
             "dedup",
             "dedups",
         ];
-        Arc::new(Post {
+        Arc::new(Queue {
             channel: format!("{tag}:wake"),
             keys: names.iter().map(|name| format!("{tag}:{name}")).collect(),
             sends: batcher(),
             durable_sends: batcher(),
             receives: batcher(),
-            acts: batcher(),
-            other: tokio::sync::Mutex::default(),
+            settlements: batcher(),
+            alone: tokio::sync::Mutex::default(),
             settings: Mutex::default(),
             name,
-            link,
+            client,
         })
     }
 
@@ -122,9 +122,9 @@ impl Post {
     /// The arguments with which every script begins. The server remembers the last request of each slot, so that it does a
     /// request once that is sent again; at most one of a slot is under way.
     pub(super) fn arguments(&self, slot: &str) -> Vec<Bytes> {
-        let token = Bytes::copy_from_slice(&self.link.token());
+        let token = Bytes::copy_from_slice(&self.client.token());
         let settings = self.settings().text();
-        vec![token, settings.into(), self.link.cluster_flag(), format!("op:{}:{slot}", self.link.client).into()]
+        vec![token, settings.into(), self.client.cluster_flag(), format!("op:{}:{slot}", self.client.client_id).into()]
     }
 
     /// The server has the settings that were sent, unless others were said meanwhile.
@@ -141,7 +141,8 @@ impl Post {
     }
 
     pub(super) async fn run(&self, script: &'static Script, arguments: &[Bytes]) -> Result<Value, Error> {
-        let answer = self.read(self.link.run(script.call(self.link.time, &self.keys, arguments)).await, arguments)?;
+        let answer =
+            self.read(self.client.run(script.call(self.client.time, &self.keys, arguments)).await, arguments)?;
         let is_listed = !arguments[1].starts_with(b"=") || {
             let mut known = self.settings();
             std::mem::replace(&mut known.is_listed, true)
@@ -152,8 +153,8 @@ impl Post {
         Ok(answer)
     }
 
-    pub(super) fn read<T>(&self, answer: Result<T, Fault>, arguments: &[Bytes]) -> Result<T, Error> {
-        let answer = answer.map_err(|fault| self.error(fault))?;
+    pub(super) fn read<T>(&self, answer: Result<T, RequestError>, arguments: &[Bytes]) -> Result<T, Error> {
+        let answer = answer.map_err(|error| self.error(error))?;
         self.settings_are_written(arguments);
         Ok(answer)
     }
@@ -162,37 +163,37 @@ impl Post {
         Error::MailboxFull { mailbox: self.name.to_string(), limit: "the server's maxmemory".into() }
     }
 
-    fn error(&self, fault: Fault) -> Error {
-        if fault.is_full() {
+    fn error(&self, error: RequestError) -> Error {
+        if error.is_full() {
             return self.full();
         }
-        fault.into_error(&self.link.place)
+        error.into_error(&self.client.address)
     }
 
     /// Everything that is not gathered.
-    pub(super) fn other<T: Send + 'static>(
+    pub(super) fn run_alone<T: Send + 'static>(
         self: &Arc<Self>,
         script: &'static Script,
         more: Vec<Bytes>,
         read: impl FnOnce(Value) -> T + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        let post = Arc::clone(self);
+        let queue = Arc::clone(self);
         io_thread::ask(async move {
-            let _one_at_a_time = post.other.lock().await;
-            let mut arguments = post.arguments("other");
+            let _one_at_a_time = queue.alone.lock().await;
+            let mut arguments = queue.arguments("other");
             arguments.extend(more);
-            Ok(read(post.run(script, &arguments).await?))
+            Ok(read(queue.run(script, &arguments).await?))
         })
     }
 
     /// A new mailbox is listed from now on, and a few of those that were idle for too long are not any more. A user that may
     /// not do that is not listed.
     pub(super) async fn register(&self) {
-        let _ = self.link.command(cmd("SADD").arg(REGISTRY).arg(self.name.to_string())).await;
-        let some = self.link.command(cmd("SRANDMEMBER").arg(REGISTRY).arg(CHECKED)).await;
+        let _ = self.client.command(cmd("SADD").arg(REGISTRY).arg(self.name.to_string())).await;
+        let some = self.client.command(cmd("SRANDMEMBER").arg(REGISTRY).arg(CHECKED)).await;
         for name in list(some.unwrap_or_default()) {
             if let Ok(name) = listed_name(&bytes(name)) {
-                let _ = is_listed(&self.link, &name).await;
+                let _ = is_listed(&self.client, &name).await;
             }
         }
     }
@@ -211,25 +212,25 @@ pub(super) fn listed_name(name: &[u8]) -> Result<MailboxName, Error> {
 }
 
 /// Whether a mailbox of the list exists. One that went by itself, when it was idle, is taken out.
-pub(super) async fn is_listed(link: &Arc<Link>, name: &MailboxName) -> Result<bool, Fault> {
+pub(super) async fn is_listed(client: &Arc<RedisClient>, name: &MailboxName) -> Result<bool, RequestError> {
     let exists = async || {
-        let exists = link.command(cmd("HEXISTS").arg(format!("{}:meta", tag(name))).arg("made")).await?;
-        Ok::<_, Fault>(integer(&exists) == 1)
+        let exists = client.command(cmd("HEXISTS").arg(format!("{}:meta", tag(name))).arg("made")).await?;
+        Ok::<_, RequestError>(integer(&exists) == 1)
     };
     if exists().await? {
         return Ok(true);
     }
-    link.command(cmd("SREM").arg(REGISTRY).arg(name.to_string())).await?;
+    client.command(cmd("SREM").arg(REGISTRY).arg(name.to_string())).await?;
     // It may have been made in between.
     let is_back = exists().await?;
     if is_back {
-        link.command(cmd("SADD").arg(REGISTRY).arg(name.to_string())).await?;
+        client.command(cmd("SADD").arg(REGISTRY).arg(name.to_string())).await?;
     }
     Ok(is_back)
 }
 
-impl Drop for Post {
+impl Drop for Queue {
     fn drop(&mut self) {
-        self.link.unsubscribe(self.channel.clone());
+        self.client.unsubscribe(self.channel.clone());
     }
 }

@@ -1,4 +1,4 @@
-//! The one place in which errors of the client library become ours.
+//! The one address in which errors of the client library become ours.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::error::Error;
 
 /// What kind of failure it is, and what to do about it.
 #[derive(Debug)]
-pub(super) struct Fault {
-    kind: FaultKind,
+pub(super) struct RequestError {
+    kind: RequestErrorKind,
     error: Option<RedisError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum FaultKind {
+enum RequestErrorKind {
     /// The connection is gone, or no answer came.
     Broken,
     /// The server cannot at the moment: it loads its data, a fail-over or a migration is under way.
@@ -40,24 +40,24 @@ fn code_of(error: &RedisError) -> String {
     within.copied().unwrap_or(code).to_string()
 }
 
-pub(super) fn fault_of(error: &RedisError) -> Fault {
+pub(super) fn request_error(error: &RedisError) -> RequestError {
     let kind = match (error.kind(), code_of(error).as_str()) {
-        (_, "OOM") => FaultKind::Full,
-        (_, "READONLY") => FaultKind::ReadOnly,
+        (_, "OOM") => RequestErrorKind::Full,
+        (_, "READONLY") => RequestErrorKind::ReadOnly,
         (_, "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "ASK" | "BUSY" | "NOREPLICAS" | "MISCONF") => {
-            FaultKind::Busy
+            RequestErrorKind::Busy
         }
-        (_, "NOAUTH" | "WRONGPASS" | "NOPERM") => FaultKind::Refused,
-        (ErrorKind::Server(ServerErrorKind::Moved), _) => FaultKind::Moved,
-        (ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel, _) => FaultKind::Busy,
+        (_, "NOAUTH" | "WRONGPASS" | "NOPERM") => RequestErrorKind::Refused,
+        (ErrorKind::Server(ServerErrorKind::Moved), _) => RequestErrorKind::Moved,
+        (ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel, _) => RequestErrorKind::Busy,
         // It was the primary when the message was stored, or is thought to be.
-        _ if error.to_string().contains("WAIT cannot be used with replica") => FaultKind::ReadOnly,
-        _ if is_certificate(error) => FaultKind::Refused,
-        (ErrorKind::Io, _) => FaultKind::Broken,
-        _ if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() => FaultKind::Broken,
-        _ => FaultKind::Refused,
+        _ if error.to_string().contains("WAIT cannot be used with replica") => RequestErrorKind::ReadOnly,
+        _ if is_certificate(error) => RequestErrorKind::Refused,
+        (ErrorKind::Io, _) => RequestErrorKind::Broken,
+        _ if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() => RequestErrorKind::Broken,
+        _ => RequestErrorKind::Refused,
     };
-    Fault { kind, error: None }
+    RequestError { kind, error: None }
 }
 
 /// What is wrong with TLS does not pass.
@@ -68,7 +68,7 @@ fn is_certificate(error: &RedisError) -> bool {
         .any(|sign| text.contains(sign))
 }
 
-impl Fault {
+impl RequestError {
     pub(super) fn with(mut self, error: RedisError) -> Self {
         self.error = Some(error);
         self
@@ -76,48 +76,50 @@ impl Fault {
 
     /// In a cluster one is sent to and fro until all nodes know who has taken over.
     pub(super) fn in_cluster(mut self) -> Self {
-        if self.kind == FaultKind::Moved {
-            self.kind = FaultKind::Busy;
+        if self.kind == RequestErrorKind::Moved {
+            self.kind = RequestErrorKind::Busy;
         }
         self
     }
 
     pub(super) fn breaks_connection(&self) -> bool {
-        matches!(self.kind, FaultKind::Broken | FaultKind::ReadOnly)
+        matches!(self.kind, RequestErrorKind::Broken | RequestErrorKind::ReadOnly)
     }
 
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self.kind, FaultKind::Broken | FaultKind::Busy | FaultKind::ReadOnly)
+        matches!(self.kind, RequestErrorKind::Broken | RequestErrorKind::Busy | RequestErrorKind::ReadOnly)
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.kind == FaultKind::Full
+        self.kind == RequestErrorKind::Full
     }
 
-    pub(super) fn into_error(mut self, place: &str) -> Error {
+    pub(super) fn into_error(mut self, address: &str) -> Error {
         match self.error.take() {
-            Some(error) => self.explain(place, error),
-            None => Error::connection(format!("{place} cannot be used")),
+            Some(error) => self.explain(address, error),
+            None => Error::connection(format!("{address} cannot be used")),
         }
     }
 
-    pub(super) fn explain(self, place: &str, error: RedisError) -> Error {
+    pub(super) fn explain(self, address: &str, error: RedisError) -> Error {
         let code = code_of(&error);
         let hint = match (self.kind, error.kind()) {
-            (FaultKind::Broken, _) if place.starts_with("rediss:") => "cannot be reached, or does not answer by TLS",
-            (FaultKind::Broken, _) => "cannot be reached, or does not answer",
-            (FaultKind::Busy, _) => "cannot at the moment",
-            (FaultKind::ReadOnly, _) => "is a replica; connect to the primary",
-            (FaultKind::Full, _) => "has no memory left",
+            (RequestErrorKind::Broken, _) if address.starts_with("rediss:") => {
+                "cannot be reached, or does not answer by TLS"
+            }
+            (RequestErrorKind::Broken, _) => "cannot be reached, or does not answer",
+            (RequestErrorKind::Busy, _) => "cannot at the moment",
+            (RequestErrorKind::ReadOnly, _) => "is a replica; connect to the primary",
+            (RequestErrorKind::Full, _) => "has no memory left",
             (_, ErrorKind::AuthenticationFailed) => "refuses the user or the password",
             _ if matches!(code.as_str(), "NOAUTH" | "WRONGPASS") => "refuses the user or the password",
             _ if code == "NOPERM" => "does not permit this user to do that",
-            (FaultKind::Moved, _) => "is part of a cluster; write redis+cluster://",
+            (RequestErrorKind::Moved, _) => "is part of a cluster; write redis+cluster://",
             (_, ErrorKind::RESP3NotSupported) => "is too old; Redis 6.2 or later is needed",
             _ if is_certificate(&error) => "does not agree on TLS",
             _ => "refuses",
         };
-        let message = format!("{place} {hint}: {error}");
+        let message = format!("{address} {hint}: {error}");
         let transient = self.may_pass() || self.is_full();
         Error::Connection { message, transient, source: Some(Arc::new(error)) }
     }
