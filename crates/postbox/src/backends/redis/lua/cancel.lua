@@ -1,16 +1,16 @@
 -- Removes a message that is delayed and was never visible. ARGV: 5 its id.
-if replay then
-  return tonumber(replay)
+if replayed then
+  return tonumber(replayed)
 end
 --@messages
-promote()
+promote_due()
 local member = call('HGET', DELAYED, ARGV[5])
 local done = member and sub(member, 1, 1) == 'D'
 if done then
   local entry = sub(member, 2)
   call('ZREM', INVISIBLE, member)
   call('HDEL', DELAYED, ARGV[5])
-  forget(entry, record_of(entry))
+  delete_message(entry, read_record(entry))
 end
-finish(done and '1' or '0')
+finish_operation(done and '1' or '0')
 return done and 1 or 0

@@ -1,7 +1,7 @@
 -- Makes the mailbox exist; its settings came with the call.
-if replay then
+if replayed then
   return 1
 end
-make()
-finish('')
+ensure_mailbox()
+finish_operation('')
 return 1

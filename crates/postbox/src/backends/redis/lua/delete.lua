@@ -1,11 +1,11 @@
 -- Removes the mailbox with all that is in it. What was done is remembered, this too: a request may come a second time, late.
-if replay then
+if replayed then
   return 1
 end
 for i = 2, #KEYS do
   call('UNLINK', KEYS[i])
 end
 call('HDEL', META, 'made', 'due', 'tombs', 'idle_at')
-made, idle = false, nil
-finish('')
+stored_settings, idle_expiry = false, nil
+finish_operation('')
 return 1

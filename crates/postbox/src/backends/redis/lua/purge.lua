@@ -1,12 +1,12 @@
 -- Removes all messages, but no dead letters. Answers how many.
-if replay then
-  return tonumber(replay)
+if replayed then
+  return tonumber(replayed)
 end
 --@messages
-promote()
-local many = total()
-call('UNLINK', PENDING, INVISIBLE, DATA, DELAYED, SPECIAL, EXPIRING, BEHIND, HEADS)
+promote_due()
+local many = message_count()
+call('UNLINK', PENDING, INVISIBLE, DATA, DELAYED, RECORDS, EXPIRING, GROUP_WAITING, GROUP_HEADS)
 call('HDEL', META, 'tombs')
-woken = 0
-finish(tostring(many))
+ready_count = 0
+finish_operation(tostring(many))
 return many

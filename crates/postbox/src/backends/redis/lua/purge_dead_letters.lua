@@ -1,10 +1,10 @@
 -- Removes all dead letters. Answers how many.
-if replay then
-  return tonumber(replay)
+if replayed then
+  return tonumber(replayed)
 end
 --@messages
-promote()
-local many = call('ZCARD', DEAD)
-call('UNLINK', DEAD, GRAVES)
-finish(tostring(many))
+promote_due()
+local many = call('ZCARD', DEAD_LETTER_IDS)
+call('UNLINK', DEAD_LETTER_IDS, DEAD_LETTERS)
+finish_operation(tostring(many))
 return many

@@ -5,21 +5,21 @@ local FIRST = 5
 
 --@take
 
-if replay then
-  take_again(replay)
+if replayed then
+  replay_leases(replayed)
   return { now, -1, table.concat(counts, ',') .. ';' .. table.concat(members), unpack(bodies) }
 end
 
 local function answer()
   local leased = table.concat(counts, ',') .. ';' .. table.concat(members)
   -- Nothing is an answer too: should this request come a second time, late, it must not lease for nobody.
-  finish(leased)
-  return { now, next_due(), leased, unpack(bodies) }
+  finish_operation(leased)
+  return { now, next_look(), leased, unpack(bodies) }
 end
 
-local is_quick = not is_due()
+local is_quick = not has_due_messages()
 if is_quick then
-  take()
+  lease_ready()
   if not has_special then
     return answer()
   end
@@ -28,10 +28,10 @@ end
 --@messages
 
 if not is_quick then
-  promote()
-  take()
+  promote_due()
+  lease_ready()
 end
-keep_leased(members)
+mark_leased(members)
 -- Those who asked here take what has come back; others need not be told of that.
-woken = math.max(0, woken - #members)
+ready_count = math.max(0, ready_count - #members)
 return answer()

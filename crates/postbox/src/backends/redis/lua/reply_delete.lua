@@ -6,10 +6,10 @@ elseif not found[1] or found[1] == 'gone' then
   call('ZREM', EXPIRIES, ID)
   return 0
 end
-make_room()
+allow_without_memory()
 call('HSET', ENTRY, 'state', 'gone', 'token', TOKEN)
 call('HDEL', ENTRY, 'value')
 call('PEXPIRE', ENTRY, GRACE)
 call('ZREM', EXPIRIES, ID)
-tell()
+publish()
 return 1

@@ -10,7 +10,7 @@ local call = redis.call
 local now = math.floor(clock() / 2000)
 local GRACE = 60000
 
-local function state_of(entry, expires)
+local function current_state(entry, expires)
   if not entry or entry == 'gone' then
     return nil
   end
@@ -18,10 +18,10 @@ local function state_of(entry, expires)
 end
 
 -- A write that needs no memory: after it a script may go on when the server has none left, and this one makes room.
-local function make_room()
+local function allow_without_memory()
   call('HDEL', ENTRY, '')
 end
 
-local function tell()
+local function publish()
   redis.pcall(PUBLISH, CHANNEL, ID)
 end

@@ -2,8 +2,8 @@
 -- after milliseconds, E extend by milliseconds, D dead-letter for a reason, U undo the delivery), its member and its argument, of
 -- each.
 -- Answers 1 or 0 for each: done, or its lease has ended.
-if replay then
-  return replay
+if replayed then
+  return replayed
 end
 
 local is_plain = ARGV[5] == '1'
@@ -13,13 +13,13 @@ end
 if is_plain then
   --@acknowledge
   local results = acknowledge(6, #ARGV)
-  finish(results)
+  finish_operation(results)
   return results
 end
 
 --@messages
 
-promote()
+promote_due()
 local results, released = {}, {}
 local step = ARGV[5] == '1' and 1 or 3
 for i = 6, #ARGV, step do
@@ -30,9 +30,9 @@ for i = 6, #ARGV, step do
   local till = tonumber(call('ZSCORE', INVISIBLE, member))
   if till and till > now then
     local entry = sub(member, 2)
-    local record = record_of(entry)
+    local record = read_record(entry)
     if act == 'E' then
-      local longer = tick() + argument * 2000
+      local longer = unique_moment() + argument * 2000
       if longer > till then
         -- Taken out first: a server without memory would refuse to begin with an addition.
         call('ZREM', INVISIBLE, member)
@@ -41,25 +41,25 @@ for i = 6, #ARGV, step do
     else
       call('ZREM', INVISIBLE, member)
       if act == 'A' then
-        forget(entry, record)
+        delete_message(entry, record)
       elseif act == 'D' then
-        bury(entry, record, argument)
+        dead_letter(entry, record, argument)
       elseif act == 'U' then
         if record and record.x and record.x <= now then
-          expire_later(entry, record)
+          mark_expired(entry, record)
         else
           released[#released + 1] = entry
         end
       elseif argument == '0' then
-        surface(entry, record)
+        make_visible(entry, record)
       elseif record and record.x and record.x <= now then
-        forget(entry, record)
+        delete_message(entry, record)
       else
-        local back = tick() + argument * 2000
-        hide(back, back, 'R' .. entry)
+        local back = unique_moment() + argument * 2000
+        add_invisible(back, back, 'R' .. entry)
         call('HSET', DELAYED, id_of(entry), 'R' .. entry)
-        keep(entry, record, 'R')
-        looked = true
+        write_record(entry, record, 'R')
+        is_deadline_added = true
       end
     end
     results[#results + 1] = '1'
@@ -67,9 +67,9 @@ for i = 6, #ARGV, step do
     results[#results + 1] = '0'
   end
 end
-flush()
-release(released)
-expire()
+push_ready()
+release_entries(released)
+delete_expired()
 results = table.concat(results)
-finish(results)
+finish_operation(results)
 return results

@@ -5,7 +5,7 @@ local members, bodies, counts = {}, {}, {}
 local has_special = false
 
 -- What an operation leased that is asked for again, unless the lease has ended since.
-local function take_again(memory)
+local function replay_leases(memory)
   local split = string.find(memory, ';', 1, true)
   local leased, at = {}, 0
   for from = split + 1, #memory, 33 do
@@ -26,7 +26,7 @@ local function take_again(memory)
   end
 end
 
-local function take()
+local function lease_ready()
   local wanted, tombs = 0, 0
   for i = FIRST, #ARGV, 2 do
     wanted = wanted + ARGV[i]
@@ -38,7 +38,7 @@ local function take()
     if not entries then
       break
     end
-    local found = bodies_of(entries)
+    local found = read_bodies(entries)
     for i = 1, #entries do
       if found[i] then
         local entry = entries[i]
@@ -73,20 +73,20 @@ local function take()
       leases[2 * at - 1], leases[2 * at] = string.format('%d', till + at), members[at]
     end
   end
-  hide(soonest, unpack(leases))
+  add_invisible(soonest, unpack(leases))
 end
 
 -- When to look again, if somebody got nothing.
-local function next_due()
+local function next_look()
   if counts[#counts] ~= '0' then
     return -1
   end
   local soonest = call('ZRANGE', INVISIBLE, 0, 0, 'WITHSCORES')[2]
   local expiry = has_expiring and call('ZRANGE', KEYS[7], 0, 0, 'WITHSCORES')[2]
   soonest = math.min(tonumber(soonest or NEVER), tonumber(expiry or NEVER))
-  if idle then
+  if idle_expiry then
     -- A receiver that waits uses the mailbox.
-    soonest = math.min(soonest, now + idle * 1000)
+    soonest = math.min(soonest, now + idle_expiry * 1000)
   end
   return soonest < NEVER and soonest or -1
 end
