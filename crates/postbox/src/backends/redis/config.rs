@@ -1,20 +1,21 @@
-//! Where a URI leads: servers, user, database, and how to behave there.
+//! What a URI says: servers, user, database, and options.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use redis::cluster::ClusterClientBuilder;
-use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo, RedisError,
     TlsCertificates, TlsMode,
 };
 
-use super::redis_client::{Options, Target};
+use super::connection::FIRST_ATTEMPT;
 use crate::error::Error;
 use crate::mailbox::ranges::{REPLICA_TIMEOUT, TIMEOUT};
 use crate::resolver::address::{Uri, decoded};
 
-/// The options of a URI that are about the place, not about the mailbox.
+/// The options of a URI that belong to the connection, not to the mailbox.
 pub(crate) const OPTIONS: &[&str] = &[
     "db",
     "timeout",
@@ -28,16 +29,59 @@ pub(crate) const OPTIONS: &[&str] = &[
     "sentinel_password",
 ];
 
-/// A place, taken out of a URI.
+/// What to connect to.
+pub(super) enum Target {
+    Server(Client),
+    /// A function, because a builder can be used once, and a lost connection needs another one.
+    Cluster(Box<dyn Fn() -> ClusterClientBuilder + Send + Sync>),
+    Sentinels(tokio::sync::Mutex<SentinelClient>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Options {
+    /// How long an operation is repeated.
+    pub(super) timeout: Duration,
+    /// The number of replicas that must have a message when `send` returns.
+    pub(super) min_replicas: u32,
+    pub(super) replica_timeout: Duration,
+    /// Whether a server that may evict messages is accepted.
+    pub(super) allow_eviction: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            timeout: Duration::from_secs(10),
+            min_replicas: 0,
+            replica_timeout: Duration::from_secs(1),
+            allow_eviction: false,
+        }
+    }
+}
+
+impl Options {
+    /// The longest time of an attempt of an operation that has `left` until its timeout.
+    pub(super) fn attempt_timeout(&self, is_long: bool, left: Duration) -> Duration {
+        let replicas = match self.min_replicas {
+            0 => Duration::ZERO,
+            _ => self.replica_timeout + Duration::from_secs(1),
+        };
+        let timeout = if is_long { left.max(FIRST_ATTEMPT) } else { FIRST_ATTEMPT };
+        timeout.max(replicas)
+    }
+}
+
+/// A parsed URI.
 pub(super) struct Config {
     pub(super) target: Target,
     pub(super) options: Options,
     /// Scheme and servers, without secrets.
     pub(super) address: String,
-    /// Everything that makes it another connection.
-    pub(super) key: String,
+    /// Equal for URIs that share a connection.
+    pub(super) connection_key: String,
 }
 
+/// The options that say how to reach and to enter a server.
 struct ServerOptions {
     db: i64,
     is_tls: bool,
@@ -56,29 +100,28 @@ impl Config {
             Some((user, password)) => (decoded(user), decoded(password)),
             None => Default::default(),
         };
-        let (options, server) = options(uri)?;
-        let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(server.db);
+        let (options, server) = parse_options(uri)?;
+        let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(server.db);
         if !user.is_empty() {
-            settings = settings.set_username(&user);
+            login = login.set_username(&user);
         }
         if !password.is_empty() {
-            settings = settings.set_password(&password);
+            login = login.set_password(&password);
         }
         if server.is_tls {
-            // Unless the program has chosen another one.
+            // Fails if the program has installed a provider, which is then used.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let is_unix = uri.scheme == "redis+unix";
         if hosts.is_empty() {
             return Err(wrong("no server; write redis://host:6379/name"));
         }
         let failed = |error: RedisError| wrong(&error.to_string());
         let default_port = if uri.scheme.contains("sentinel") { 26379 } else { 6379 };
         let addresses = || -> Result<Vec<ConnectionAddr>, Error> {
-            hosts.split(',').map(|host| address(text, host, default_port, server.is_tls)).collect()
+            hosts.split(',').map(|host| parse_host(text, host, default_port, server.is_tls)).collect()
         };
         let info = |address: ConnectionAddr| -> Result<ConnectionInfo, Error> {
-            Ok(address.into_connection_info().map_err(failed)?.set_redis_settings(settings.clone()))
+            Ok(address.into_connection_info().map_err(failed)?.set_redis_settings(login.clone()))
         };
         let certificates = || TlsCertificates { client_tls: None, root_cert: server.ca.clone() };
         let target = match uri.scheme.as_str() {
@@ -126,7 +169,7 @@ impl Config {
                 }
                 Target::Sentinels(tokio::sync::Mutex::new(builder.build().map_err(failed)?))
             }
-            _ if is_unix => {
+            "redis+unix" => {
                 let path = ConnectionAddr::Unix(PathBuf::from(decoded(hosts)));
                 Target::Server(Client::open(info(path)?).map_err(failed)?)
             }
@@ -142,17 +185,17 @@ impl Config {
                 Target::Server(client.map_err(failed)?)
             }
         };
-        let place: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
+        let set: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
         Ok(Config {
             target,
             options,
             address: format!("{}://{hosts}", uri.scheme),
-            key: format!("{} {user} {password} {hosts} {place:?}", uri.scheme),
+            connection_key: format!("{} {user} {password} {hosts} {set:?}", uri.scheme),
         })
     }
 }
 
-fn options(uri: &Uri) -> Result<(Options, ServerOptions), Error> {
+fn parse_options(uri: &Uri) -> Result<(Options, ServerOptions), Error> {
     let mut options = Options::default();
     let mut server = ServerOptions {
         db: 0,
@@ -194,23 +237,23 @@ fn options(uri: &Uri) -> Result<(Options, ServerOptions), Error> {
     Ok((options, server))
 }
 
-/// `host`, `host:port`, `[::1]:port`.
-fn address(text: &str, host: &str, default_port: u16, is_tls: bool) -> Result<ConnectionAddr, Error> {
+/// Parses `host`, `host:port` or `[::1]:port`.
+fn parse_host(text: &str, host: &str, default_port: u16, is_tls: bool) -> Result<ConnectionAddr, Error> {
     let (name, port) = match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
         Some((name, port)) => {
-            // Where a port should be there may be a password, so it is not address.
+            // The error does not show the port, which may be a password.
             let port = port.parse().map_err(|_| Error::resolution(text, "a port is a number from 0 to 65535"))?;
             (name, port)
         }
         None => (host, default_port),
     };
-    let name = name.trim_start_matches('[').trim_end_matches(']').to_string();
-    if name.is_empty() {
+    let host = name.trim_start_matches('[').trim_end_matches(']').to_string();
+    if host.is_empty() {
         return Err(Error::resolution(text, "a server without a name; write host:port"));
     }
     Ok(if is_tls {
-        ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None }
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
     } else {
-        ConnectionAddr::Tcp(name, port)
+        ConnectionAddr::Tcp(host, port)
     })
 }

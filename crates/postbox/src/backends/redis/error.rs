@@ -1,4 +1,4 @@
-//! The one address in which errors of the client library become ours.
+//! Errors of the client library as errors of Postbox.
 
 use std::sync::Arc;
 
@@ -6,42 +6,41 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::Error;
 
-/// What kind of failure it is, and what to do about it.
+/// A request that failed.
 #[derive(Debug)]
 pub(super) struct RequestError {
     kind: RequestErrorKind,
-    error: Option<RedisError>,
+    source: RedisError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum RequestErrorKind {
-    /// The connection is gone, or no answer came.
+    /// The connection is lost, or the response took too long.
     Broken,
-    /// The server cannot at the moment: it loads its data, a fail-over or a migration is under way.
+    /// The server loads its data, or a fail-over or a slot migration is under way.
     Busy,
-    /// This server is a replica now.
+    /// The server is a replica.
     ReadOnly,
-    /// Another node of the cluster has it.
+    /// Another node of the cluster has the slot.
     Moved,
-    /// The server's memory is full.
+    /// The server has no memory left.
     Full,
-    /// It will not work until somebody changes something.
+    /// A retry does not help.
     Refused,
 }
 
-/// The codes of refusals within scripts. Redis 6.2 reports such a refusal as an error of the script, with the code in its
-/// text.
-const WITHIN_SCRIPTS: [&str; 5] = ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "NOPERM"];
+/// Error codes that scripts report. Redis 6.2 has them only in the text of the error.
+const CODES_IN_SCRIPTS: [&str; 5] = ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "NOPERM"];
 
 fn code_of(error: &RedisError) -> String {
     let code = error.code().unwrap_or_default().trim_start_matches('-');
     let detail = error.detail().unwrap_or_default();
-    let within = WITHIN_SCRIPTS.iter().find(|code| detail.contains(&format!("-{code} ")));
-    within.copied().unwrap_or(code).to_string()
+    let in_script = CODES_IN_SCRIPTS.iter().find(|code| detail.contains(&format!("-{code} ")));
+    in_script.copied().unwrap_or(code).to_string()
 }
 
-pub(super) fn request_error(error: &RedisError) -> RequestError {
-    let kind = match (error.kind(), code_of(error).as_str()) {
+fn kind_of(error: &RedisError) -> RequestErrorKind {
+    match (error.kind(), code_of(error).as_str()) {
         (_, "OOM") => RequestErrorKind::Full,
         (_, "READONLY") => RequestErrorKind::ReadOnly,
         (_, "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "ASK" | "BUSY" | "NOREPLICAS" | "MISCONF") => {
@@ -50,31 +49,30 @@ pub(super) fn request_error(error: &RedisError) -> RequestError {
         (_, "NOAUTH" | "WRONGPASS" | "NOPERM") => RequestErrorKind::Refused,
         (ErrorKind::Server(ServerErrorKind::Moved), _) => RequestErrorKind::Moved,
         (ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel, _) => RequestErrorKind::Busy,
-        // It was the primary when the message was stored, or is thought to be.
+        // The server was the primary when it executed the script.
         _ if error.to_string().contains("WAIT cannot be used with replica") => RequestErrorKind::ReadOnly,
-        _ if is_certificate(error) => RequestErrorKind::Refused,
+        _ if is_tls_error(error) => RequestErrorKind::Refused,
         (ErrorKind::Io, _) => RequestErrorKind::Broken,
         _ if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() => RequestErrorKind::Broken,
         _ => RequestErrorKind::Refused,
-    };
-    RequestError { kind, error: None }
+    }
 }
 
-/// What is wrong with TLS does not pass.
-fn is_certificate(error: &RedisError) -> bool {
+fn is_tls_error(error: &RedisError) -> bool {
     let text = error.to_string();
     ["certificate", "UnknownIssuer", "invalid peer", "InvalidContentType", "corrupt message", "tls"]
         .iter()
         .any(|sign| text.contains(sign))
 }
 
-impl RequestError {
-    pub(super) fn with(mut self, error: RedisError) -> Self {
-        self.error = Some(error);
-        self
+impl From<RedisError> for RequestError {
+    fn from(source: RedisError) -> Self {
+        RequestError { kind: kind_of(&source), source }
     }
+}
 
-    /// In a cluster one is sent to and fro until all nodes know who has taken over.
+impl RequestError {
+    /// Nodes of a cluster redirect to each other until all know the new primary. So a redirection is worth a retry.
     pub(super) fn in_cluster(mut self) -> Self {
         if self.kind == RequestErrorKind::Moved {
             self.kind = RequestErrorKind::Busy;
@@ -82,11 +80,15 @@ impl RequestError {
         self
     }
 
+    pub(super) fn is_timeout(&self) -> bool {
+        self.source.is_timeout()
+    }
+
     pub(super) fn breaks_connection(&self) -> bool {
         matches!(self.kind, RequestErrorKind::Broken | RequestErrorKind::ReadOnly)
     }
 
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         matches!(self.kind, RequestErrorKind::Broken | RequestErrorKind::Busy | RequestErrorKind::ReadOnly)
     }
 
@@ -94,16 +96,9 @@ impl RequestError {
         self.kind == RequestErrorKind::Full
     }
 
-    pub(super) fn into_error(mut self, address: &str) -> Error {
-        match self.error.take() {
-            Some(error) => self.explain(address, error),
-            None => Error::connection(format!("{address} cannot be used")),
-        }
-    }
-
-    pub(super) fn explain(self, address: &str, error: RedisError) -> Error {
-        let code = code_of(&error);
-        let hint = match (self.kind, error.kind()) {
+    pub(super) fn into_error(self, address: &str) -> Error {
+        let code = code_of(&self.source);
+        let reason = match (self.kind, self.source.kind()) {
             (RequestErrorKind::Broken, _) if address.starts_with("rediss:") => {
                 "cannot be reached, or does not answer by TLS"
             }
@@ -116,11 +111,11 @@ impl RequestError {
             _ if code == "NOPERM" => "does not permit this user to do that",
             (RequestErrorKind::Moved, _) => "is part of a cluster; write redis+cluster://",
             (_, ErrorKind::RESP3NotSupported) => "is too old; Redis 6.2 or later is needed",
-            _ if is_certificate(&error) => "does not agree on TLS",
+            _ if is_tls_error(&self.source) => "does not agree on TLS",
             _ => "refuses",
         };
-        let message = format!("{address} {hint}: {error}");
-        let transient = self.may_pass() || self.is_full();
-        Error::Connection { message, transient, source: Some(Arc::new(error)) }
+        let message = format!("{address} {reason}: {}", self.source);
+        let transient = self.is_transient() || self.is_full();
+        Error::Connection { message, transient, source: Some(Arc::new(self.source)) }
     }
 }

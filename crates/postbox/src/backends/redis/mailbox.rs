@@ -1,4 +1,4 @@
-//! One mailbox on a server.
+//! The mailbox of this backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +7,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use redis::{Value, cmd};
 
-use super::error::RequestError;
-use super::message_format::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
-use super::queue::{IDENTITY, Queue, REGISTRY};
-use super::requests::{ACKNOWLEDGE, DEAD_LETTER, EXTEND, RELEASE, RETURN};
+use super::message_format::{
+    ENTRY, bytes, delivery, integer, list, max_argument, member, millis, moment, natural, text,
+};
+use super::queue::Queue;
+use super::redis_client::RedisClient;
+use super::requests::{SettleKind, Settlement};
 use super::script;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
@@ -22,65 +24,66 @@ use crate::runtime::clock::{Clock as _, Moment, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::waiters::{Waits, look_until};
 
+/// Holds a random id, by which two addresses of one database are recognized. Written when two mailboxes are first compared.
+const DATABASE_ID: &str = "{postbox}:identity";
+
 pub(super) struct RedisMailbox {
-    pub(super) queue: Arc<Queue>,
-    /// As long as there is a handle, whoever opens the address again shares its connection.
-    pub(super) _backend: Arc<super::Inner>,
+    queue: Arc<Queue>,
+    /// While a mailbox is open, a second open of the URI shares its connections.
+    _backend: Arc<super::Inner>,
 }
 
 impl fmt::Debug for RedisMailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisMailbox").field("name", &self.queue.name).finish_non_exhaustive()
+        f.debug_struct("RedisMailbox").field("name", self.queue.name()).finish_non_exhaustive()
     }
 }
 
 impl RedisMailbox {
-    /// A verb with a result for each of its entries.
-    fn each<E>(
+    pub(super) fn new(queue: Arc<Queue>, backend: Arc<super::Inner>) -> Self {
+        RedisMailbox { queue, _backend: backend }
+    }
+
+    fn settle<E>(
         &self,
         entries: Batch<E>,
-        act: impl Fn(E) -> (Receipt, &'static [u8], Bytes),
+        parse: impl Fn(E) -> (Receipt, SettleKind, Bytes),
     ) -> Answer<Batch<Result<(), Error>>> {
         let mut settlements = Vec::with_capacity(entries.len());
         let mut ids: Vec<(MessageId, bool)> = Vec::with_capacity(entries.len());
         for entry in entries {
-            let (receipt, letter, argument) = act(entry);
+            let (receipt, kind, argument) = parse(entry);
             let member = member(&receipt);
             ids.push((receipt.id, member.is_some()));
-            settlements.extend(member.map(|member| (letter, member, argument)));
+            settlements.extend(member.map(|member| Settlement { kind, member, argument }));
         }
-        let ended = |id| Err(Error::ReceiptHandleExpired { id });
+        let expired = |id| Err(Error::ReceiptHandleExpired { id });
         if settlements.is_empty() {
-            return Answer::ready(ids.into_iter().map(|(id, _)| ended(id)).collect());
+            return Answer::ready(ids.into_iter().map(|(id, _)| expired(id)).collect());
         }
-        self.queue.settle(settlements).map(move |done| match done {
+        self.queue.settle(settlements).map(move |settled| match settled {
             Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
-            Ok(done) => {
-                let mut done = done.into_iter();
-                let mut is_done = |is_ours: bool| is_ours && done.next().unwrap_or(false);
-                ids.into_iter().map(|(id, is_ours)| if is_done(is_ours) { Ok(()) } else { ended(id) }).collect()
+            Ok(settled) => {
+                let mut settled = settled.into_iter();
+                let mut is_settled = |is_known: bool| is_known && settled.next().unwrap_or(false);
+                ids.into_iter().map(|(id, is_known)| if is_settled(is_known) { Ok(()) } else { expired(id) }).collect()
             }
         })
     }
 }
 
-/// A number of messages, as scripts take it: more than a mailbox holds is as good as the largest number.
-pub(super) fn at_most(many: usize) -> Bytes {
-    many.min(i32::MAX as usize).to_string().into()
-}
-
-/// Takes what comes until the deadline. It looks and waits where the connection is: what the server tells of is asked for at once,
-/// and the receiver is woken when it is there.
+/// Receives until there is a message or the deadline. It runs on the I/O thread, so a published message starts the next receive
+/// without waking the caller first.
 async fn long_poll(queue: Arc<Queue>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(&queue.client), |client| &client.waiters, queue.channel.clone());
+    let waits = Waits::begin(Arc::clone(queue.client()), RedisClient::waiters, queue.channel().to_string());
     let look = || {
         let queue = Arc::clone(&queue);
-        if queue.client.is_subscribed(&queue.channel) {
+        if queue.client().is_subscribed(queue.channel()) {
             return queue.receive(request);
         }
         let subscribing = {
             let queue = Arc::clone(&queue);
-            io_thread::ask(async move { queue.client.subscribe(&queue.channel).await })
+            io_thread::ask(async move { queue.client().subscribe(queue.channel()).await })
         };
         subscribing.then(move |subscribed| match subscribed {
             Ok(()) => queue.receive(request),
@@ -96,67 +99,70 @@ impl ByteMailbox for RedisMailbox {
             let error = Error::invalid("message id", &bad.id, "a UUID");
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
-        let many = messages.len();
+        let count = messages.len();
         self.queue.send(messages).map(move |sent| match sent {
             Ok(results) => results.into(),
-            Err(error) => (0..many).map(|_| Err(error.clone())).collect(),
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         })
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if request.wait.is_zero() {
-            return self.queue.receive(request).map(|taken| Ok(taken?.0));
+            return self.queue.receive(request).map(|received| Ok(received?.0));
         }
         let queue = Arc::clone(&self.queue);
         let deadline = SystemClock.now().after(request.wait);
         self.queue.receive(request).then(move |first| match first {
-            Ok((found, _)) if found.is_empty() => {
-                let back = Arc::clone(&queue);
-                let undelivered = move |(found, since): (Vec<Delivery>, Instant)| back.give_back(&found, since);
-                let found = async move {
-                    let found = long_poll(queue, request, deadline).await?;
-                    Ok((found, Instant::now()))
+            Ok((deliveries, _)) if deliveries.is_empty() => {
+                let owner = Arc::clone(&queue);
+                let undelivered =
+                    move |(deliveries, since): (Vec<Delivery>, Instant)| owner.give_back(&deliveries, since);
+                let received = async move {
+                    let deliveries = long_poll(queue, request, deadline).await?;
+                    Ok((deliveries, Instant::now()))
                 };
-                io_thread::wait(found, Some(Box::new(undelivered))).map(|found| Ok(found?.0))
+                io_thread::wait(received, Some(Box::new(undelivered))).map(|received| Ok(received?.0))
             }
-            first => Answer::ready(first.map(|(found, _)| found)),
+            first => Answer::ready(first.map(|(deliveries, _)| deliveries)),
         })
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(receipts, |receipt| (receipt, ACKNOWLEDGE, Bytes::new()))
+        self.settle(receipts, |receipt| (receipt, SettleKind::Acknowledge, Bytes::new()))
     }
 
     fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(changes, |(receipt, visibility)| match visibility {
-            Visibility::Return(after) => (receipt, RETURN, millis(after).to_string().into()),
-            Visibility::Extend(by) => (receipt, EXTEND, millis(by).to_string().into()),
-            Visibility::Release => (receipt, RELEASE, Bytes::new()),
+        self.settle(changes, |(receipt, visibility)| match visibility {
+            Visibility::Return(after) => (receipt, SettleKind::Return, millis(after).to_string().into()),
+            Visibility::Extend(by) => (receipt, SettleKind::Extend, millis(by).to_string().into()),
+            Visibility::Release => (receipt, SettleKind::Release, Bytes::new()),
         })
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(letters, |(receipt, reason)| (receipt, DEAD_LETTER, reason.into()))
+    fn dead_letter(&self, receipts: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+        self.settle(receipts, |(receipt, reason)| (receipt, SettleKind::DeadLetter, reason.into()))
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
-        self.queue.run_alone(&script::PURGE, vec![], |many| natural(&many))
+        self.queue.run_alone(&script::PURGE, vec![], |count| natural(&count))
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
         let queue = Arc::clone(&self.queue);
         io_thread::ask(async move {
-            let failed = |error: RequestError| error.into_error(&queue.client.address);
-            let new = new_uuid().to_string();
-            queue.client.command(cmd("SET").arg(IDENTITY).arg(new).arg("NX")).await.map_err(failed)?;
-            let database = queue.client.command(cmd("GET").arg(IDENTITY)).await.map_err(failed)?;
-            Ok(format!("{}/{}", String::from_utf8_lossy(&bytes(database)), queue.name))
+            let client = queue.client();
+            let get_or_set = async {
+                client.command(cmd("SET").arg(DATABASE_ID).arg(new_uuid().to_string()).arg("NX")).await?;
+                client.command(cmd("GET").arg(DATABASE_ID)).await
+            };
+            let database = get_or_set.await.map_err(|error| client.error(error))?;
+            Ok(format!("{}/{}", text(database), queue.name()))
         })
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        self.queue.run_alone(&script::COUNTS, vec![], |answer| {
-            let counts: Vec<u64> = list(answer).iter().map(natural).collect();
+        self.queue.run_alone(&script::COUNTS, vec![], |response| {
+            let counts: Vec<u64> = list(response).iter().map(natural).collect();
             let count = |at: usize| counts.get(at).copied().unwrap_or(0);
             Counts::new(count(0), count(1), count(2), count(3))
         })
@@ -164,7 +170,7 @@ impl ByteMailbox for RedisMailbox {
 
     fn create(&self) -> Answer<Result<(), Error>> {
         let queue = Arc::clone(&self.queue);
-        self.queue.run_alone(&script::CREATE, vec![], |_| ()).then(move |made| match made {
+        self.queue.run_alone(&script::CREATE, vec![], |_| ()).then(move |created| match created {
             Ok(()) => io_thread::ask(async move {
                 queue.register().await;
                 Ok(())
@@ -175,10 +181,9 @@ impl ByteMailbox for RedisMailbox {
 
     fn delete(&self) -> Answer<Result<(), Error>> {
         let queue = Arc::clone(&self.queue);
-        self.queue.run_alone(&script::DELETE, vec![], |_| ()).then(move |gone| match gone {
+        self.queue.run_alone(&script::DELETE, vec![], |_| ()).then(move |deleted| match deleted {
             Ok(()) => io_thread::ask(async move {
-                queue.is_gone();
-                let _ = queue.client.command(cmd("SREM").arg(REGISTRY).arg(queue.name.to_string())).await;
+                queue.unregister().await;
                 Ok(())
             }),
             Err(error) => Answer::ready(Err(error)),
@@ -187,13 +192,13 @@ impl ByteMailbox for RedisMailbox {
 
     fn cancel(&self, id: MessageId) -> Answer<Result<bool, Error>> {
         let Some(id) = id.as_u128() else { return Answer::ready(Ok(false)) };
-        self.queue
-            .run_alone(&script::CANCEL, vec![Bytes::copy_from_slice(&id.to_be_bytes())], |done| integer(&done) == 1)
+        let id = Bytes::copy_from_slice(&id.to_be_bytes());
+        self.queue.run_alone(&script::CANCEL, vec![id], |is_cancelled| integer(&is_cancelled) == 1)
     }
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.queue.run_alone(&script::PEEK, vec![at_most(max)], |answer| {
-            let mut parts = list(answer).into_iter();
+        self.queue.run_alone(&script::PEEK, vec![max_argument(max)], |response| {
+            let mut parts = list(response).into_iter();
             let mut part = || parts.next().unwrap_or_default();
             let (now, entries, bodies) = (natural(&part()), bytes(part()), list(part()));
             entries.chunks_exact(ENTRY).zip(bodies).map(|(entry, body)| delivery(entry, bytes(body), now)).collect()
@@ -201,33 +206,30 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.queue.run_alone(&script::DEAD_LETTERS, vec![at_most(max)], |answer| {
-            let read = |letter: Value| {
+        self.queue.run_alone(&script::DEAD_LETTERS, vec![max_argument(max)], |response| {
+            let parse = |letter: Value| {
                 let mut parts = list(letter).into_iter();
                 let mut part = || parts.next().unwrap_or_default();
-                let (entry, died_at, reason, body) = (bytes(part()), natural(&part()), bytes(part()), bytes(part()));
+                let (entry, died_at, reason, body) = (bytes(part()), natural(&part()), text(part()), bytes(part()));
                 let is_whole = entry.len() == ENTRY;
-                is_whole.then(|| {
-                    let reason = String::from_utf8_lossy(&reason).into_owned();
-                    DeadLetter::new(delivery(&entry, body, died_at), moment(died_at), reason.into())
-                })
+                is_whole.then(|| DeadLetter::new(delivery(&entry, body, died_at), moment(died_at), reason.into()))
             };
-            list(answer).into_iter().filter_map(read).collect()
+            list(response).into_iter().filter_map(parse).collect()
         })
     }
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
-        let (most, id) = match which {
-            Redrive::UpTo(most) => (at_most(most), Bytes::new()),
+        let (max, id) = match which {
+            Redrive::UpTo(max) => (max_argument(max), Bytes::new()),
             Redrive::One(id) => match id.as_u128() {
-                Some(id) => (at_most(1), Bytes::copy_from_slice(&id.to_be_bytes())),
+                Some(id) => (max_argument(1), Bytes::copy_from_slice(&id.to_be_bytes())),
                 None => return Answer::ready(Ok(0)),
             },
         };
-        self.queue.run_alone(&script::REDRIVE, vec![most, id], |many| natural(&many))
+        self.queue.run_alone(&script::REDRIVE, vec![max, id], |count| natural(&count))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.queue.run_alone(&script::PURGE_DEAD_LETTERS, vec![], |many| natural(&many))
+        self.queue.run_alone(&script::PURGE_DEAD_LETTERS, vec![], |count| natural(&count))
     }
 }

@@ -1,50 +1,51 @@
-//! How a message looks in lists and sorted sets, and answers of scripts in our terms.
+//! How a message is written for scripts, and what scripts return. `lua/head.lua` describes the format.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use redis::Value;
 
 use crate::backend::wire;
-use crate::backend::{Delivery, Receipt, Special};
+use crate::backend::{Delivery, Outgoing, Receipt, Special};
 use crate::mailbox::id::{MessageId, ReceiptHandle};
-use crate::resolver::address::MailboxName;
 use crate::runtime::clock::Moment;
 
-/// Flags, deliveries, id, rank and moment of sending.
+/// The length of an entry: flags, deliveries, id, rank and time of the send.
 pub(super) const ENTRY: usize = 32;
-/// A lease's letter and its entry.
+/// The length of a member of the sorted set of leases: a letter and an entry.
 pub(super) const MEMBER: usize = ENTRY + 1;
 
-/// A moment of a script: half microseconds.
-pub(super) fn moment(halves: u64) -> Moment {
-    Moment::from_nanos(halves.saturating_mul(500))
-}
+/// The lower bits of the last eight bytes of an entry are the time of the send. The others belong to the rank.
+const SENT_AT: u64 = (1 << 53) - 1;
 
-/// The bits of the last eight bytes that are the moment of sending; the others are the upper part of the rank.
-const SENT: u64 = (1 << 53) - 1;
+/// Times of scripts are half microseconds.
+pub(super) fn moment(half_micros: u64) -> Moment {
+    Moment::from_nanos(half_micros.saturating_mul(500))
+}
 
 fn number<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.try_into().expect("an entry is of a fixed length")
+    bytes.try_into().expect("an entry has a fixed length")
 }
 
-/// The delivery that an entry is about.
 pub(super) fn delivery(entry: &[u8], body: Vec<u8>, now: u64) -> Delivery {
     let (body, content_type, headers) = wire::decode_or_mark(body.into());
-    let head = u32::from_be_bytes(number(&entry[..4]));
+    let flags_and_count = u32::from_be_bytes(number(&entry[..4]));
     let rank = u32::from_be_bytes(number(&entry[20..24]));
-    let rank_and_sent = u64::from_be_bytes(number(&entry[24..32]));
-    let handle = u128::from(rank) << 96 | u128::from(head) << 64 | u128::from(rank_and_sent);
+    let rank_and_sent_at = u64::from_be_bytes(number(&entry[24..32]));
+    let handle = u128::from(rank) << 96 | u128::from(flags_and_count) << 64 | u128::from(rank_and_sent_at);
     Delivery {
         id: MessageId::from_u128(u128::from_be_bytes(number(&entry[4..20]))),
         body,
         content_type,
         headers,
         receipt_handle: ReceiptHandle::from_u128(handle),
-        delivery_count: head & 0xff_ffff,
-        enqueued_at: moment(rank_and_sent & SENT),
+        delivery_count: flags_and_count & 0xff_ffff,
+        enqueued_at: moment(rank_and_sent_at & SENT_AT),
         delivered_at: moment(now),
     }
 }
 
-/// The member that a receipt is about, if it is one of ours.
+/// The member of the leased delivery, unless the receipt is from another backend.
 pub(super) fn member(receipt: &Receipt) -> Option<[u8; MEMBER]> {
     let (id, handle) = (receipt.id.as_u128()?, receipt.handle.as_u128()?);
     let mut member = [0; MEMBER];
@@ -56,7 +57,14 @@ pub(super) fn member(receipt: &Receipt) -> Option<[u8; MEMBER]> {
     Some(member)
 }
 
-/// What a message asks for, as MessagePack.
+/// The id and the body of a message, as arguments. The id must be a UUID.
+pub(super) fn id_and_body(message: &Outgoing) -> [Bytes; 2] {
+    let id = message.id.as_u128().expect("checked by the caller");
+    let body = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
+    [Bytes::copy_from_slice(&id.to_be_bytes()), body]
+}
+
+/// The options of a message as MessagePack.
 pub(super) fn special_options(special: &Special) -> Vec<u8> {
     let mut packed = vec![0x80];
     let mut text = |key: u8, value: &str| {
@@ -68,13 +76,13 @@ pub(super) fn special_options(special: &Special) -> Vec<u8> {
     if let Some(group) = &special.group {
         text(b'g', group);
     }
-    if let Some(key) = &special.deduplication {
-        text(b'd', key);
+    if let Some(id) = &special.deduplication {
+        text(b'd', id);
     }
-    if let Some(after) = special.expires_in {
+    if let Some(expires_in) = special.expires_in {
         packed[0] += 1;
         packed.extend([0xa1, b'x', 0xcf]);
-        packed.extend(millis(after).to_be_bytes());
+        packed.extend(millis(expires_in).to_be_bytes());
     }
     if special.own_id {
         packed[0] += 1;
@@ -83,22 +91,17 @@ pub(super) fn special_options(special: &Special) -> Vec<u8> {
     packed
 }
 
-/// The longest duration that scripts take, in milliseconds: 63 years.
-const LONGEST: u64 = 2_000_000_000_000;
+/// 63 years. Scripts can add it to a time, since a double is exact up to 2⁵³ half microseconds.
+const MAX_MILLIS: u64 = 2_000_000_000_000;
 
-/// Milliseconds, rounded up so that nothing ends early. A longer duration than [`LONGEST`] could not be added to the time of a
-/// script, whose numbers are exact up to 2⁵³ half microseconds.
-pub(super) fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_or(LONGEST, |millis| millis.min(LONGEST))
+/// Milliseconds, rounded up so that no lease or delay ends early.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_or(MAX_MILLIS, |millis| millis.min(MAX_MILLIS))
 }
 
-/// All keys of a mailbox are in the slot of this. A colon in a prefix is written otherwise, so that no name reaches another
-/// prefix; braces are in no name.
-pub(super) fn tag(name: &MailboxName) -> String {
-    match name.prefix() {
-        None => format!("{{queue:{}}}", name.as_str()),
-        Some(prefix) => format!("{{queue/{}:{}}}", prefix.replace(':', "%3A"), name.as_str()),
-    }
+/// A maximum number of messages as an argument. No mailbox holds more than `i32::MAX`.
+pub(super) fn max_argument(max: usize) -> Bytes {
+    max.min(i32::MAX as usize).to_string().into()
 }
 
 pub(super) fn list(value: Value) -> Vec<Value> {
@@ -114,6 +117,10 @@ pub(super) fn bytes(value: Value) -> Vec<u8> {
         Value::SimpleString(text) => text.into_bytes(),
         _ => Vec::new(),
     }
+}
+
+pub(super) fn text(value: Value) -> String {
+    String::from_utf8_lossy(&bytes(value)).into_owned()
 }
 
 pub(super) fn integer(value: &Value) -> i64 {

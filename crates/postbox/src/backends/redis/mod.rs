@@ -1,17 +1,24 @@
-//! Mailboxes on Redis: one server, a cluster, or a primary that sentinels know. Feature `redis`.
+//! Mailboxes on Redis: one server, a cluster, or the primary that sentinels know. Feature `redis`.
 //!
-//! Every transition of a message is one script on the server, by the server's clock, and can be asked for twice without a
-//! second effect. All keys of a mailbox are in one slot. `docs/redis.md` says what is stored and what is promised.
+//! Each transition of a message is one script on the server, by the server's clock. A repeated request has no second effect.
+//! All keys of a mailbox are in one slot. `docs/redis.md` describes what is stored and what is promised.
+//!
+//! From a call to the server: [`mailbox`](self::mailbox) gives an operation to the batchers of [`requests`](self::requests).
+//! A request runs a script by the [`queue`](self::queue) and the [`redis_client`](self::redis_client), on a
+//! [`connection`](self::connection).
 
 mod config;
+mod connection;
 mod error;
 mod mailbox;
 mod message_format;
 mod queue;
 mod redis_client;
+mod registry;
 mod replies;
 mod requests;
 mod script;
+mod subscriptions;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,15 +26,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub use ::redis as client;
 use ::redis::cluster::ClusterClientBuilder;
-use ::redis::{Client, ProtocolVersion, cmd};
-use futures_util::future::join_all;
+use ::redis::{Client, ProtocolVersion};
 
-use self::config::Config;
 pub(crate) use self::config::OPTIONS;
+use self::config::{Config, Options, Target};
+use self::error::RequestError;
 use self::mailbox::RedisMailbox;
-use self::message_format::{bytes, list};
-use self::queue::{Queue, REGISTRY, is_listed, listed_name};
-use self::redis_client::{Options, RedisClient, Target};
+use self::queue::Queue;
+use self::redis_client::RedisClient;
 use self::replies::RedisReplyStore;
 use self::script::Time;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
@@ -37,7 +43,7 @@ use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, Uri};
 use crate::runtime::io_thread;
 
-/// The largest body and headers.
+/// The largest body and headers. A server takes more as one value, but not within the default timeout.
 const MAX_MESSAGE_SIZE: usize = 128 << 20;
 
 /// Mailboxes on Redis. `redis://host:6379/mailbox` opens one of them.
@@ -46,7 +52,7 @@ const MAX_MESSAGE_SIZE: usize = 128 << 20;
 /// use postbox::redis::{RedisBackend, client::Client};
 /// use postbox::{Connection, Mailbox};
 ///
-/// // With a client of one's own; a URI does the same.
+/// // With a client that you have; a URI does the same.
 /// let client = Client::open("redis://127.0.0.1:6379").unwrap();
 /// let connection = Connection::new(RedisBackend::from_client(client)?);
 /// let jobs: Mailbox<String> = connection.mailbox("jobs")?;
@@ -63,12 +69,12 @@ struct Inner {
     queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
 }
 
-/// Places that are connected: two opens of one place share a connection.
+/// The backends that are open, by [`Config::connection_key`]. Two opens of one URI share their connections.
 static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 
 impl RedisBackend {
-    /// With a client of one's own: its address, user, database and certificates. It speaks RESP3 from here on. Nothing is
-    /// connected yet.
+    /// Uses the address, user, database and certificates of a client that you have, with RESP3. Connects when it is first
+    /// used.
     ///
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
@@ -76,8 +82,8 @@ impl RedisBackend {
         Self::with_time(client, Time::default())
     }
 
-    /// The same, with a time that tests move: the number in the key `postbox:test:time` of the database, in half microseconds
-    /// since 1970. Each script sees a time half a millisecond later than the script before. One server only, no cluster.
+    /// The same, with a time that tests set: the key `postbox:test:time` of the database holds it in half microseconds since
+    /// 1970. Each script sees a time half a millisecond after that of the script before. For one server, not for a cluster.
     ///
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
@@ -91,12 +97,12 @@ impl RedisBackend {
         let address = format!("redis://{}", info.addr());
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))
-            .map_err(|error| error::request_error(&error).explain(&address, error))?;
+            .map_err(|error| RequestError::from(error).into_error(&address))?;
         Ok(Self::new(RedisClient::with_time(address, Target::Server(client), Options::default(), time)))
     }
 
-    /// With a cluster client of one's own, which is built anew for each connection and speaks RESP3. Nothing is connected
-    /// yet.
+    /// Uses a function that returns the builder of a cluster client. It is called for each connection, which has RESP3.
+    /// Connects when it is first used.
     pub fn from_cluster(builder: impl Fn() -> ClusterClientBuilder + Send + Sync + 'static) -> Self {
         Self::new(RedisClient::new("redis+cluster".into(), Target::Cluster(Box::new(builder)), Options::default()))
     }
@@ -105,22 +111,21 @@ impl RedisBackend {
         RedisBackend { inner: Arc::new(Inner { client, queues: Mutex::default() }) }
     }
 
-    /// Connects to the server that a URI without the name of a mailbox leads to.
+    /// Connects to the server of a URI that has no mailbox name.
     pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<Self, Error>> {
         let config = match Config::parse(text, uri) {
             Ok(config) => config,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let Config { target, options, address, key } = config;
         let backend = {
             let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
             let open = open.get_or_insert_default();
             open.retain(|_, inner| inner.strong_count() > 0);
-            match open.get(&key).and_then(Weak::upgrade) {
+            match open.get(&config.connection_key).and_then(Weak::upgrade) {
                 Some(inner) => RedisBackend { inner },
                 None => {
-                    let backend = Self::new(RedisClient::new(address, target, options));
-                    open.insert(key, Arc::downgrade(&backend.inner));
+                    let backend = Self::new(RedisClient::new(config.address, config.target, config.options));
+                    open.insert(config.connection_key, Arc::downgrade(&backend.inner));
                     backend
                 }
             }
@@ -132,7 +137,7 @@ impl RedisBackend {
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisBackend").field("address", &self.inner.client.address).finish()
+        f.debug_struct("RedisBackend").field("address", &self.inner.client.address()).finish()
     }
 }
 
@@ -142,7 +147,6 @@ impl Backend for RedisBackend {
     }
 
     fn limits(&self) -> Limits {
-        // Less than a server takes as one value, so that a message arrives within the usual timeout.
         Limits { max_message_size: Some(MAX_MESSAGE_SIZE), ..Limits::generous() }
     }
 
@@ -160,30 +164,15 @@ impl Backend for RedisBackend {
             }
         };
         queue.configure(settings);
-        Ok(Arc::new(RedisMailbox { queue, _backend: Arc::clone(&self.inner) }))
+        Ok(Arc::new(RedisMailbox::new(queue, Arc::clone(&self.inner))))
     }
 
     fn replies(&self) -> Option<Arc<dyn ReplyStore>> {
-        Some(Arc::new(RedisReplyStore { client: Arc::clone(&self.inner.client) }))
+        Some(Arc::new(RedisReplyStore::new(Arc::clone(&self.inner.client))))
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
         let client = Arc::clone(&self.inner.client);
-        io_thread::ask(async move {
-            let failed = |error: error::RequestError| error.into_error(&client.address);
-            let known = client.command(cmd("SMEMBERS").arg(REGISTRY)).await.map_err(failed)?;
-            let known = list(known).into_iter().filter_map(|name| listed_name(&bytes(name)).ok());
-            let looks = known.map(|name| async {
-                let exists = is_listed(&client, &name).await;
-                exists.map(|exists| (name, exists))
-            });
-            let mut names = Vec::new();
-            for look in join_all(looks).await {
-                let (name, exists) = look.map_err(failed)?;
-                names.extend(exists.then_some(name));
-            }
-            names.sort();
-            Ok(names)
-        })
+        io_thread::ask(async move { registry::existing(&client).await.map_err(|error| client.error(error)) })
     }
 }

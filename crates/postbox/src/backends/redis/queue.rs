@@ -1,65 +1,94 @@
-//! What all handles of one mailbox in this process share: its batchers, its keys, its settings.
+//! What all handles of one mailbox in this process share: batchers, keys and settings.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use redis::{Value, cmd};
+use redis::Value;
 
 use super::error::RequestError;
-use super::message_format::{bytes, integer, list, millis, tag};
+use super::message_format::millis;
 use super::redis_client::RedisClient;
-use super::requests::{ReceiveOperation, SendOperation, SettleOperation, batcher};
-use super::script::Script;
+use super::registry::{self, key_prefix};
+use super::requests::Batchers;
+use super::script::{self, Script};
 use crate::backend::MailboxSettings;
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::resolver::address::MailboxName;
-use crate::runtime::batcher::Batcher;
 use crate::runtime::io_thread;
 
-/// The names of all mailboxes.
-pub(super) const REGISTRY: &str = "{postbox}:mailboxes";
+/// The kinds of requests. At most one request of a slot is in flight, and the server remembers the last one of each. So a
+/// repeated request is executed once.
+#[derive(Clone, Copy)]
+pub(super) enum Slot {
+    Send,
+    DurableSend,
+    Receive,
+    Settle,
+    Other,
+}
 
-/// Names the database, once a mailbox in it was compared with another: by this two addresses of one database are known.
-pub(super) const IDENTITY: &str = "{postbox}:identity";
+impl Slot {
+    /// Part of the stored format.
+    fn name(self) -> &'static str {
+        match self {
+            Slot::Send => "0",
+            Slot::DurableSend => "durable",
+            Slot::Receive => "1",
+            Slot::Settle => "2",
+            Slot::Other => "other",
+        }
+    }
+}
 
-/// What all handles of one mailbox in this process share.
+/// The keys of a mailbox, in the order in which scripts expect them.
+const KEYS: [&str; 13] = [
+    "meta",
+    "pending",
+    "invisible",
+    "data",
+    "delayed",
+    "special",
+    "expiring",
+    "behind",
+    "heads",
+    "dead",
+    "graves",
+    "dedup",
+    "dedups",
+];
+
 pub(super) struct Queue {
-    pub(super) client: Arc<RedisClient>,
-    pub(super) name: MailboxName,
-    pub(super) channel: String,
-    pub(super) keys: Vec<String>,
-    pub(super) sends: Batcher<SendOperation>,
-    /// Sends that wait for replicas, on a connection of their own, so that no other operation waits for them.
-    pub(super) durable_sends: Batcher<SendOperation>,
-    pub(super) receives: Batcher<ReceiveOperation>,
-    pub(super) settlements: Batcher<SettleOperation>,
-    /// Of all other operations one is done at a time.
-    alone: tokio::sync::Mutex<()>,
+    client: Arc<RedisClient>,
+    name: MailboxName,
+    channel: String,
+    keys: Vec<String>,
+    batchers: Batchers,
+    /// Held during a request of [`Slot::Other`].
+    other: tokio::sync::Mutex<()>,
     settings: Mutex<Settings>,
 }
 
-/// What the handles want of the mailbox.
+/// The settings that the handles of this process have asked for.
 #[derive(Default)]
 struct Settings {
-    /// What was said last, of each setting.
-    wanted: MailboxSettings,
-    /// How often something was said.
+    /// The newest value of each setting.
+    current: MailboxSettings,
     version: u64,
     /// The version that the server has.
     written: u64,
-    /// With new settings an operation of any kind makes the mailbox: then it has to be listed.
-    is_listed: bool,
+    /// New settings create the mailbox with any operation, which then has to register it.
+    is_registered: bool,
 }
 
 impl Settings {
-    /// As scripts read them: `=` if the server is to take them over, `?` if they are for a mailbox that is made anew.
-    fn text(&self) -> String {
+    /// The settings for scripts: `=` if the server has to store them, or `?` if they are only for a new mailbox.
+    fn argument(&self) -> String {
         let numbers = [
-            ("max_size", self.wanted.max_size.map(|most| most as u64)),
-            ("max_deliveries", self.wanted.max_deliveries.map(u64::from)),
-            ("window", self.wanted.deduplication_window.map(millis)),
-            ("idle", self.wanted.idle_expiry.map(millis)),
+            ("max_size", self.current.max_size.map(|max| max as u64)),
+            ("max_deliveries", self.current.max_deliveries.map(u64::from)),
+            ("window", self.current.deduplication_window.map(millis)),
+            ("idle", self.current.idle_expiry.map(millis)),
         ];
         let mut text = String::from(if self.version > self.written { "=" } else { "?" });
         for (name, value) in numbers {
@@ -69,108 +98,104 @@ impl Settings {
     }
 }
 
+/// The position of the settings among the arguments.
+const SETTINGS: usize = 1;
+
 impl Queue {
     pub(super) fn new(client: Arc<RedisClient>, name: MailboxName) -> Arc<Self> {
-        let tag = tag(&name);
-        let names = [
-            "meta",
-            "pending",
-            "invisible",
-            "data",
-            "delayed",
-            "special",
-            "expiring",
-            "behind",
-            "heads",
-            "dead",
-            "graves",
-            "dedup",
-            "dedups",
-        ];
+        let prefix = key_prefix(&name);
         Arc::new(Queue {
-            channel: format!("{tag}:wake"),
-            keys: names.iter().map(|name| format!("{tag}:{name}")).collect(),
-            sends: batcher(),
-            durable_sends: batcher(),
-            receives: batcher(),
-            settlements: batcher(),
-            alone: tokio::sync::Mutex::default(),
+            channel: format!("{prefix}:wake"),
+            keys: KEYS.iter().map(|key| format!("{prefix}:{key}")).collect(),
+            batchers: Batchers::new(),
+            other: tokio::sync::Mutex::default(),
             settings: Mutex::default(),
             name,
             client,
         })
     }
 
+    pub(super) fn client(&self) -> &Arc<RedisClient> {
+        &self.client
+    }
+
+    pub(super) fn name(&self) -> &MailboxName {
+        &self.name
+    }
+
+    /// The channel on which scripts publish the number of messages that became ready.
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    pub(super) fn batchers(&self) -> &Batchers {
+        &self.batchers
+    }
+
     fn settings(&self) -> MutexGuard<'_, Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a handle wants goes with the next operation.
-    pub(super) fn configure(&self, settings: &MailboxSettings) {
-        if *settings == MailboxSettings::default() {
+    /// Sends settings with the next operation.
+    pub(super) fn configure(&self, new: &MailboxSettings) {
+        if *new == MailboxSettings::default() {
             return;
         }
-        let mut known = self.settings();
-        let wanted = &mut known.wanted;
-        wanted.max_size = settings.max_size.or(wanted.max_size);
-        wanted.max_deliveries = settings.max_deliveries.or(wanted.max_deliveries);
-        wanted.deduplication_window = settings.deduplication_window.or(wanted.deduplication_window);
-        wanted.idle_expiry = settings.idle_expiry.or(wanted.idle_expiry);
-        known.version += 1;
+        let mut settings = self.settings();
+        let current = &mut settings.current;
+        current.max_size = new.max_size.or(current.max_size);
+        current.max_deliveries = new.max_deliveries.or(current.max_deliveries);
+        current.deduplication_window = new.deduplication_window.or(current.deduplication_window);
+        current.idle_expiry = new.idle_expiry.or(current.idle_expiry);
+        settings.version += 1;
     }
 
-    /// The arguments with which every script begins. The server remembers the last request of each slot, so that it does a
-    /// request once that is sent again; at most one of a slot is under way.
-    pub(super) fn arguments(&self, slot: &str) -> Vec<Bytes> {
-        let token = Bytes::copy_from_slice(&self.client.token());
-        let settings = self.settings().text();
-        vec![token, settings.into(), self.client.cluster_flag(), format!("op:{}:{slot}", self.client.client_id).into()]
-    }
-
-    /// The server has the settings that were sent, unless others were said meanwhile.
-    fn settings_are_written(&self, arguments: &[Bytes]) {
-        let mut known = self.settings();
-        if known.text().as_bytes() == arguments[1] {
-            known.written = known.version;
-        }
-    }
-
-    /// The mailbox has gone, and has to be listed again.
-    pub(super) fn is_gone(&self) {
-        self.settings().is_listed = false;
+    /// The first arguments of a request.
+    pub(super) fn arguments(&self, slot: Slot) -> Vec<Bytes> {
+        let token = Bytes::copy_from_slice(&self.client.next_token().to_be_bytes());
+        let settings = self.settings().argument().into();
+        let operation = format!("op:{}:{}", self.client.id(), slot.name()).into();
+        let needs_memory = matches!(slot, Slot::Send | Slot::DurableSend);
+        let needs_memory = Bytes::from_static(if needs_memory { b"1" } else { b"0" });
+        vec![token, settings, self.client.cluster_flag(), operation, needs_memory]
     }
 
     pub(super) async fn run(&self, script: &'static Script, arguments: &[Bytes]) -> Result<Value, Error> {
-        let answer =
-            self.read(self.client.run(script.call(self.client.time, &self.keys, arguments)).await, arguments)?;
-        let is_listed = !arguments[1].starts_with(b"=") || {
-            let mut known = self.settings();
-            std::mem::replace(&mut known.is_listed, true)
-        };
-        if !is_listed {
-            self.register().await;
+        let response = self.finish(self.client.run(script, &self.keys, arguments).await, arguments)?;
+        if arguments[SETTINGS].starts_with(b"=") {
+            let was_registered = std::mem::replace(&mut self.settings().is_registered, true);
+            if !was_registered {
+                self.register().await;
+            }
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    pub(super) fn read<T>(&self, answer: Result<T, RequestError>, arguments: &[Bytes]) -> Result<T, Error> {
-        let answer = answer.map_err(|error| self.error(error))?;
-        self.settings_are_written(arguments);
-        Ok(answer)
-    }
-
-    pub(super) fn full(&self) -> Error {
-        Error::MailboxFull { mailbox: self.name.to_string(), limit: "the server's maxmemory".into() }
-    }
-
-    fn error(&self, error: RequestError) -> Error {
-        if error.is_full() {
-            return self.full();
+    /// Sends messages, and waits for the replicas if the URI says so. Returns the response of the script and the number of
+    /// replicas that have confirmed the messages.
+    pub(super) async fn run_send(&self, arguments: &[Bytes]) -> Result<(Value, u32), Error> {
+        if self.client.options().min_replicas > 0 {
+            self.finish(self.client.run_durably(&script::SEND, &self.keys, arguments).await, arguments)
+        } else {
+            let response = self.client.run(&script::SEND, &self.keys, arguments).await;
+            self.finish(response.map(|response| (response, 0)), arguments)
         }
-        error.into_error(&self.client.address)
     }
 
-    /// Everything that is not gathered.
+    fn finish<T>(&self, response: Result<T, RequestError>, arguments: &[Bytes]) -> Result<T, Error> {
+        let response = response.map_err(|error| match error.is_full() {
+            true => Error::MailboxFull { mailbox: self.name.to_string(), limit: "the server's maxmemory".into() },
+            false => self.client.error(error),
+        })?;
+        let mut settings = self.settings();
+        // False if the settings have changed since the request was made.
+        if settings.argument().as_bytes() == arguments[SETTINGS] {
+            settings.written = settings.version;
+        }
+        Ok(response)
+    }
+
+    /// Runs a script that is not batched.
     pub(super) fn run_alone<T: Send + 'static>(
         self: &Arc<Self>,
         script: &'static Script,
@@ -179,54 +204,23 @@ impl Queue {
     ) -> Answer<Result<T, Error>> {
         let queue = Arc::clone(self);
         io_thread::ask(async move {
-            let _one_at_a_time = queue.alone.lock().await;
-            let mut arguments = queue.arguments("other");
+            let _one_at_a_time = queue.other.lock().await;
+            let mut arguments = queue.arguments(Slot::Other);
             arguments.extend(more);
             Ok(read(queue.run(script, &arguments).await?))
         })
     }
 
-    /// A new mailbox is listed from now on, and a few of those that were idle for too long are not any more. A user that may
-    /// not do that is not listed.
+    /// Lists the mailbox from now on.
     pub(super) async fn register(&self) {
-        let _ = self.client.command(cmd("SADD").arg(REGISTRY).arg(self.name.to_string())).await;
-        let some = self.client.command(cmd("SRANDMEMBER").arg(REGISTRY).arg(CHECKED)).await;
-        for name in list(some.unwrap_or_default()) {
-            if let Ok(name) = listed_name(&bytes(name)) {
-                let _ = is_listed(&self.client, &name).await;
-            }
-        }
+        registry::add(&self.client, &self.name).await;
     }
-}
 
-/// Of how many listed mailboxes each new one looks whether they are still there.
-const CHECKED: u32 = 4;
-
-/// The mailbox of a name in the list.
-pub(super) fn listed_name(name: &[u8]) -> Result<MailboxName, Error> {
-    let name = String::from_utf8_lossy(name);
-    match name.split_once('/') {
-        Some((prefix, name)) => MailboxName::new(name)?.with_prefix(prefix),
-        None => MailboxName::new(&name),
+    /// Lists the mailbox no longer, until an operation creates it again.
+    pub(super) async fn unregister(&self) {
+        self.settings().is_registered = false;
+        let _ = registry::remove(&self.client, &self.name).await;
     }
-}
-
-/// Whether a mailbox of the list exists. One that went by itself, when it was idle, is taken out.
-pub(super) async fn is_listed(client: &Arc<RedisClient>, name: &MailboxName) -> Result<bool, RequestError> {
-    let exists = async || {
-        let exists = client.command(cmd("HEXISTS").arg(format!("{}:meta", tag(name))).arg("made")).await?;
-        Ok::<_, RequestError>(integer(&exists) == 1)
-    };
-    if exists().await? {
-        return Ok(true);
-    }
-    client.command(cmd("SREM").arg(REGISTRY).arg(name.to_string())).await?;
-    // It may have been made in between.
-    let is_back = exists().await?;
-    if is_back {
-        client.command(cmd("SADD").arg(REGISTRY).arg(name.to_string())).await?;
-    }
-    Ok(is_back)
 }
 
 impl Drop for Queue {

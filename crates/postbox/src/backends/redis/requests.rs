@@ -1,4 +1,4 @@
-//! Requests of a mailbox: concurrent operations of one kind share a request, which is one call of a script.
+//! The batched requests of a mailbox: concurrent operations of one kind share a request, which is one call of a script.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use redis::Value;
 
-use super::message_format::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, special_options};
-use super::queue::Queue;
+use super::message_format::{
+    MEMBER, bytes, delivery, id_and_body, integer, list, member, millis, moment, natural, special_options,
+};
+use super::queue::{Queue, Slot};
 use super::script;
-use crate::backend::wire;
 use crate::backend::{Batch, Delivery, Outgoing, Receipt, Receive};
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
@@ -18,28 +19,32 @@ use crate::mailbox::receive::in_background;
 use crate::runtime::batcher::{BatchLimits, Batcher, Entry, Work, submit};
 use crate::runtime::{oneshot, wake_all};
 
-/// A message that no receiver took within this time counts as delivered.
+/// A message that was received but not taken within this time counts as delivered.
 const UNSEEN: Duration = Duration::from_secs(1);
-/// The most entries of a request, and the most bytes.
 const MAX_ENTRIES: usize = 1_000;
 const MAX_BYTES: usize = 4 << 20;
 
-/// A batcher with one request under way, so that operations of its kind arrive in order, and the server need only remember
-/// the last request of each kind.
-pub(super) fn batcher<E: Entry>() -> Batcher<E> {
+/// One batcher for each kind of request.
+pub(super) struct Batchers {
+    sends: Batcher<SendOperation>,
+    /// Sends that wait for replicas use another connection, so that no other operation waits for them.
+    durable_sends: Batcher<SendOperation>,
+    receives: Batcher<ReceiveOperation>,
+    settlements: Batcher<SettleOperation>,
+}
+
+impl Batchers {
+    pub(super) fn new() -> Self {
+        Batchers { sends: batcher(), durable_sends: batcher(), receives: batcher(), settlements: batcher() }
+    }
+}
+
+/// One request in flight keeps the operations in order, and lets the server remember the last one only.
+fn batcher<E: Entry>() -> Batcher<E> {
     Batcher::new(BatchLimits { entries: MAX_ENTRIES, requests: 1, gathers: true }, MAX_BYTES)
 }
 
-/// What becomes of a delivery, as scripts take it.
-pub(super) const ACKNOWLEDGE: &[u8] = b"A";
-pub(super) const RETURN: &[u8] = b"R";
-pub(super) const EXTEND: &[u8] = b"E";
-pub(super) const DEAD_LETTER: &[u8] = b"D";
-/// Undoes a delivery that no handler has seen.
-pub(super) const RELEASE: &[u8] = b"U";
-
-/// A send of one or several messages.
-pub(super) struct SendOperation {
+struct SendOperation {
     messages: Batch<Outgoing>,
     sender: oneshot::Sender<Vec<Result<MessageId, Error>>>,
 }
@@ -54,11 +59,11 @@ impl Entry for SendOperation {
     }
 }
 
-/// The messages of a receive, and after how long the next one is due if there are none.
+/// The messages of a receive. If there are none, the time until the next deadline of the mailbox.
 pub(super) type Received = (Vec<Delivery>, Option<Duration>);
 
 /// A receive that does not wait.
-pub(super) struct ReceiveOperation {
+struct ReceiveOperation {
     max: usize,
     visibility: Duration,
     sender: oneshot::Sender<Received>,
@@ -70,11 +75,24 @@ impl Entry for ReceiveOperation {
     }
 }
 
-/// An act's letter, the delivery that it is about, and its argument.
-pub(super) type Settlement = (&'static [u8], [u8; MEMBER], Bytes);
+/// How to settle a delivery.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum SettleKind {
+    Acknowledge = b'A' as isize,
+    Return = b'R' as isize,
+    Extend = b'E' as isize,
+    DeadLetter = b'D' as isize,
+    /// Undoes a delivery that no handler has seen.
+    Release = b'U' as isize,
+}
 
-/// Acts on deliveries: acknowledge, return, extend, release or bury.
-pub(super) struct SettleOperation {
+pub(super) struct Settlement {
+    pub(super) kind: SettleKind,
+    pub(super) member: [u8; MEMBER],
+    pub(super) argument: Bytes,
+}
+
+struct SettleOperation {
     settlements: Vec<Settlement>,
     sender: oneshot::Sender<Vec<bool>>,
 }
@@ -85,18 +103,17 @@ impl Entry for SettleOperation {
     }
 
     fn bytes(&self) -> usize {
-        self.settlements.iter().map(|act| act.2.len()).sum()
+        self.settlements.iter().map(|settlement| settlement.argument.len()).sum()
     }
 }
 
-/// Whether it can be delivered at once, and nothing else is stored of it.
-fn is_plain(message: &Outgoing) -> bool {
-    message.delay.is_zero() && message.special.is_none()
+/// Hands out all results before it wakes the callers.
+fn respond<T>(results: impl Iterator<Item = (oneshot::Sender<T>, Result<T, Error>)>) {
+    wake_all(results.filter_map(|(sender, result)| sender.put(result)));
 }
 
-/// Gives all callers their results, and wakes them after that.
-fn answer<T>(results: impl Iterator<Item = (oneshot::Sender<T>, Result<T, Error>)>) {
-    wake_all(results.filter_map(|(sender, result)| sender.put(result)));
+fn flag(is_set: bool) -> Bytes {
+    Bytes::from_static(if is_set { b"1" } else { b"0" })
 }
 
 impl Queue {
@@ -105,56 +122,48 @@ impl Queue {
         messages: Batch<Outgoing>,
     ) -> Answer<Result<Vec<Result<MessageId, Error>>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let sending = [SendOperation { messages, sender }];
-        if self.client.options.min_replicas == 0 {
+        let operation = [SendOperation { messages, sender }];
+        if self.client().options().min_replicas == 0 {
             let serve =
-                |queue: Arc<Queue>, sends| -> Work { Box::pin(async move { queue.send_all(sends, "0").await }) };
-            submit(self, |queue| &queue.sends, serve, sending);
+                |queue: Arc<Queue>, sends| -> Work { Box::pin(async move { queue.send_all(sends, Slot::Send).await }) };
+            submit(self, |queue| &queue.batchers().sends, serve, operation);
         } else {
-            let serve =
-                |queue: Arc<Queue>, sends| -> Work { Box::pin(async move { queue.send_all(sends, "durable").await }) };
-            submit(self, |queue| &queue.durable_sends, serve, sending);
+            let serve = |queue: Arc<Queue>, sends| -> Work {
+                Box::pin(async move { queue.send_all(sends, Slot::DurableSend).await })
+            };
+            submit(self, |queue| &queue.batchers().durable_sends, serve, operation);
         }
         Answer::from_future(result)
     }
 
-    async fn send_all(&self, sends: Vec<SendOperation>, slot: &str) {
+    async fn send_all(&self, sends: Vec<SendOperation>, slot: Slot) {
         #[cfg(test)]
-        assert_ne!(self.name.as_str(), tests::PANICS, "on purpose");
-        let mut stored = self.store(&sends, slot).await.map(Vec::into_iter);
-        answer(sends.into_iter().map(|SendOperation { messages, sender }| {
-            let of_this = match &mut stored {
-                Ok(stored) => Ok(stored.take(messages.len()).collect()),
+        assert_ne!(self.name().as_str(), tests::PANICS, "on purpose");
+        let mut results = self.store(&sends, slot).await.map(Vec::into_iter);
+        respond(sends.into_iter().map(|SendOperation { messages, sender }| {
+            let result = match &mut results {
+                Ok(results) => Ok(results.take(messages.len()).collect()),
                 Err(error) => Err(error.clone()),
             };
-            (sender, of_this)
+            (sender, result)
         }));
     }
 
-    /// Stores the messages of sends, and returns a result for each message.
-    async fn store(&self, sends: &[SendOperation], slot: &str) -> Result<Vec<Result<MessageId, Error>>, Error> {
-        let messages = || sends.iter().flat_map(|sending| &sending.messages);
-        let is_plain = messages().all(is_plain);
+    /// Stores the messages of sends. Returns a result for each message.
+    async fn store(&self, sends: &[SendOperation], slot: Slot) -> Result<Vec<Result<MessageId, Error>>, Error> {
+        let messages = || sends.iter().flat_map(|send| &send.messages);
+        let is_plain = messages().all(|message| message.delay.is_zero() && message.special.is_none());
         let mut arguments = self.arguments(slot);
-        arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
+        arguments.push(flag(is_plain));
         for message in messages() {
-            arguments.extend(stored(message));
+            arguments.extend(id_and_body(message));
             if !is_plain {
-                arguments.push(millis(message.delay).to_string().into());
-                arguments.push(
-                    message.special.as_deref().map_or_else(Bytes::new, |special| special_options(special).into()),
-                );
+                let options = message.special.as_deref().map(special_options).unwrap_or_default();
+                arguments.extend([millis(message.delay).to_string().into(), options.into()]);
             }
         }
-        let wanted = self.client.options.min_replicas;
-        let call = script::SEND.call(self.client.time, &self.keys, &arguments);
-        let (answer, reached) = if wanted > 0 {
-            self.read(self.client.run_durably(call).await, &arguments)?
-        } else {
-            (self.read(self.client.run(call).await, &arguments)?, 0)
-        };
-        // A number if all is simply stored.
-        let (is_new, results) = match answer {
+        let (response, replicas) = self.run_send(&arguments).await?;
+        let (is_new, results) = match response {
             Value::Array(parts) => {
                 let mut parts = parts.into_iter();
                 (parts.next().unwrap_or_default(), list(parts.next().unwrap_or_default()))
@@ -164,27 +173,29 @@ impl Queue {
         if integer(&is_new) == 1 {
             self.register().await;
         }
+        let wanted = self.client().options().min_replicas;
         let mut results = results.into_iter();
-        let of_each = messages().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
-            [] | [b'=', ..] if reached < wanted => Err(self.not_replicated(&message.id, reached)),
+        let results = messages().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
+            [] | [b'=', ..] if replicas < wanted => Err(self.not_replicated(&message.id, replicas)),
             [] => Ok(message.id.clone()),
             [b'=', first @ ..] => Ok(first
                 .try_into()
                 .map_or_else(|_| message.id.clone(), |first| MessageId::from_u128(u128::from_be_bytes(first)))),
             b"id in use" => Err(Error::id_in_use(&message.id)),
             full => {
-                let most = String::from_utf8_lossy(full).replace("full ", "max_size = ");
-                Err(Error::MailboxFull { mailbox: self.name.to_string(), limit: most })
+                let limit = String::from_utf8_lossy(full).replace("full ", "max_size = ");
+                Err(Error::MailboxFull { mailbox: self.name().to_string(), limit })
             }
         });
-        Ok(of_each.collect())
+        Ok(results.collect())
     }
 
-    fn not_replicated(&self, id: &MessageId, reached: u32) -> Error {
-        let (wanted, timeout) = (self.client.options.min_replicas, self.client.options.replica_timeout);
+    fn not_replicated(&self, id: &MessageId, replicas: u32) -> Error {
+        let options = self.client().options();
+        let (wanted, timeout) = (options.min_replicas, options.replica_timeout);
         Error::Connection {
             message: format!(
-                "message {id} is stored, but only {reached} of {wanted} replicas have it after {timeout:?}: it would be \
+                "message {id} is stored, but only {replicas} of {wanted} replicas have it after {timeout:?}: it would be \
                  lost with the primary; to send it again is safe with the same deduplication id"
             ),
             transient: true,
@@ -192,95 +203,92 @@ impl Queue {
         }
     }
 
-    /// Takes the messages that are ready. Those whose receive was dropped are given back.
+    /// Leases the messages that are ready. If the caller drops the receive, they are given back.
     pub(super) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Received, Error>> {
         let (queue, since) = (Arc::clone(self), Instant::now());
         let undelivered = move |(deliveries, _): Received| queue.give_back(&deliveries, since);
         let (sender, result) = oneshot::channel(Some(Box::new(undelivered)));
-        let receiving = ReceiveOperation { max: request.max, visibility: request.visibility, sender };
+        let operation = ReceiveOperation { max: request.max, visibility: request.visibility, sender };
         let serve =
             |queue: Arc<Queue>, receives| -> Work { Box::pin(async move { queue.receive_all(receives).await }) };
-        submit(self, |queue| &queue.receives, serve, [receiving]);
+        submit(self, |queue| &queue.batchers().receives, serve, [operation]);
         Answer::from_future(result)
     }
 
     async fn receive_all(&self, mut receives: Vec<ReceiveOperation>) {
         #[cfg(test)]
-        assert_ne!(self.name.as_str(), tests::PANICS, "on purpose");
-        receives.retain(|receiving| !receiving.sender.is_unwanted());
+        assert_ne!(self.name().as_str(), tests::PANICS, "on purpose");
+        receives.retain(|receive| !receive.sender.is_unwanted());
         if receives.is_empty() {
             return;
         }
-        let mut arguments = self.arguments("1");
+        let mut arguments = self.arguments(Slot::Receive);
         for ReceiveOperation { max, visibility, .. } in &receives {
             arguments.extend([Bytes::from(max.to_string()), millis(*visibility).to_string().into()]);
         }
-        let mut taken = self.run(&script::RECEIVE, &arguments).await.map(|answer| found(list(answer)).into_iter());
-        answer(receives.into_iter().map(|receiving| {
-            let of_this = match &mut taken {
-                Ok(taken) => Ok(taken.next().unwrap_or_default()),
+        let response = self.run(&script::RECEIVE, &arguments).await;
+        let mut received = response.map(|response| parse_received(list(response)).into_iter());
+        respond(receives.into_iter().map(|receive| {
+            let result = match &mut received {
+                Ok(received) => Ok(received.next().unwrap_or_default()),
                 Err(error) => Err(error.clone()),
             };
-            (receiving.sender, of_this)
+            (receive.sender, result)
         }));
     }
 
-    /// Makes visible again what no receiver takes, as if it had not been delivered; unless it was there for a while: later messages
-    /// may have been delivered since, and the count says why this one is not before them.
+    /// Gives back messages that no receiver took. After [`UNSEEN`] the delivery counts and the message joins the tail, because
+    /// later messages may have been delivered meanwhile.
     pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery], since: Instant) {
-        let (act, argument) = match since.elapsed() < UNSEEN {
-            true => (RELEASE, Bytes::new()),
-            false => (RETURN, Bytes::from_static(b"0")),
+        let (kind, argument) = match since.elapsed() < UNSEEN {
+            true => (SettleKind::Release, Bytes::new()),
+            false => (SettleKind::Return, Bytes::from_static(b"0")),
         };
-        let receipts = deliveries.iter().filter_map(|delivery| {
+        let members = deliveries.iter().filter_map(|delivery| {
             member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
         });
-        let settlements: Vec<Settlement> = receipts.map(|member| (act, member, argument.clone())).collect();
+        let settlements: Vec<_> =
+            members.map(|member| Settlement { kind, member, argument: argument.clone() }).collect();
         if !settlements.is_empty() {
             in_background(self.settle(settlements));
         }
     }
 
+    /// Returns for each settlement whether the lease was still valid.
     pub(super) fn settle(self: &Arc<Self>, settlements: Vec<Settlement>) -> Answer<Result<Vec<bool>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let serve =
-            |queue: Arc<Queue>, settlements| -> Work { Box::pin(async move { queue.settle_all(settlements).await }) };
-        submit(self, |queue| &queue.settlements, serve, [SettleOperation { settlements, sender }]);
+        let serve = |queue: Arc<Queue>, settles| -> Work { Box::pin(async move { queue.settle_all(settles).await }) };
+        submit(self, |queue| &queue.batchers().settlements, serve, [SettleOperation { settlements, sender }]);
         Answer::from_future(result)
     }
 
-    async fn settle_all(&self, entries: Vec<SettleOperation>) {
-        let settlements = || entries.iter().flat_map(|acting| &acting.settlements);
-        let is_plain = settlements().all(|act| act.0 == ACKNOWLEDGE);
-        let mut arguments = self.arguments("2");
-        arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
-        for (act, member, argument) in settlements() {
+    async fn settle_all(&self, operations: Vec<SettleOperation>) {
+        let settlements = || operations.iter().flat_map(|operation| &operation.settlements);
+        let is_plain = settlements().all(|settlement| settlement.kind == SettleKind::Acknowledge);
+        let mut arguments = self.arguments(Slot::Settle);
+        arguments.push(flag(is_plain));
+        for Settlement { kind, member, argument } in settlements() {
+            let member = Bytes::copy_from_slice(member);
             if is_plain {
-                arguments.push(Bytes::copy_from_slice(member));
+                arguments.push(member);
             } else {
-                arguments.extend([Bytes::from_static(act), Bytes::copy_from_slice(member), argument.clone()]);
+                arguments.extend([Bytes::copy_from_slice(&[*kind as u8]), member, argument.clone()]);
             }
         }
-        let mut done = self.run(&script::SETTLE, &arguments).await.map(|answer| bytes(answer).into_iter());
-        answer(entries.into_iter().map(|SettleOperation { settlements, sender }| {
-            let of_this = match &mut done {
-                Ok(done) => Ok(done.take(settlements.len()).map(|byte| byte == b'1').collect()),
+        let response = self.run(&script::SETTLE, &arguments).await;
+        let mut settled = response.map(|response| bytes(response).into_iter());
+        respond(operations.into_iter().map(|SettleOperation { settlements, sender }| {
+            let result = match &mut settled {
+                Ok(settled) => Ok(settled.take(settlements.len()).map(|byte| byte == b'1').collect()),
                 Err(error) => Err(error.clone()),
             };
-            (sender, of_this)
+            (sender, result)
         }));
     }
 }
 
-/// A message as scripts take it: its id and its text.
-fn stored(message: &Outgoing) -> [Bytes; 2] {
-    let id = message.id.as_u128().expect("checked before it was taken");
-    let text = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
-    [Bytes::copy_from_slice(&id.to_be_bytes()), text]
-}
-
-/// What receives get, each: the moment, when to look again, how many each gets and their members, then the messages.
-fn found(parts: Vec<Value>) -> Vec<Received> {
+/// Parses the response of `lua/receive_plain.lua`.
+fn parse_received(parts: Vec<Value>) -> Vec<Received> {
     let mut parts = parts.into_iter();
     let mut part = || parts.next().unwrap_or_default();
     let (now, due, leased) = (natural(&part()), integer(&part()), bytes(part()));
@@ -288,33 +296,34 @@ fn found(parts: Vec<Value>) -> Vec<Received> {
     let split = leased.iter().position(|byte| *byte == b';').unwrap_or(leased.len());
     let (counts, members) = leased.split_at(split);
     let members = members.get(1..).unwrap_or_default();
-    let mut taken =
+    let mut deliveries =
         members.chunks_exact(MEMBER).zip(parts).map(|(member, body)| delivery(&member[1..], bytes(body), now));
     let counts = String::from_utf8_lossy(counts);
-    let of_each = counts.split(',').map(|count| {
-        let deliveries: Vec<Delivery> = taken.by_ref().take(count.parse().unwrap_or(0)).collect();
+    let received = counts.split(',').map(|count| {
+        let deliveries: Vec<Delivery> = deliveries.by_ref().take(count.parse().unwrap_or(0)).collect();
         let due = due.filter(|_| deliveries.is_empty());
         (deliveries, due)
     });
-    of_each.collect()
+    received.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use redis::Client;
 
-    use super::super::redis_client::{Options, RedisClient, Target};
+    use super::super::config::{Options, Target};
+    use super::super::redis_client::RedisClient;
     use super::*;
     use crate::mailbox::codec::ContentType;
     use crate::resolver::address::MailboxName;
 
-    /// Work for a mailbox of this name panics.
+    /// The requests of a mailbox of this name panic.
     pub(super) const PANICS: &str = "panics-on-purpose";
 
     #[test]
     fn a_panic_of_a_request_fails_what_waits_and_later_requests_are_made() {
-        let client = Client::open("redis://127.0.0.1:1").unwrap();
-        let client = RedisClient::new("redis://127.0.0.1:1".into(), Target::Server(client), Options::default());
+        let server = Target::Server(Client::open("redis://127.0.0.1:1").unwrap());
+        let client = RedisClient::new("redis://127.0.0.1:1".into(), server, Options::default());
         let queue = Queue::new(client, MailboxName::new(PANICS).unwrap());
         let message = || Outgoing::new(Bytes::new(), ContentType::Unmarked);
         let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };
@@ -325,7 +334,7 @@ mod tests {
             for error in sends.into_iter().map(|sent| sent.blocking().unwrap_err()) {
                 assert!(matches!(error, Error::Connection { transient: true, .. }), "{error:?}");
             }
-            assert!(receives.into_iter().all(|found| found.blocking().is_err()));
+            assert!(receives.into_iter().all(|received| received.blocking().is_err()));
         }
     }
 }

@@ -1,5 +1,4 @@
--- How many messages are ready, delayed, leased, dead.
---@messages
+-- Returns the numbers of ready, delayed and leased messages, and of dead letters.
 promote_due()
 finish_operation()
 local delayed = call('HLEN', DELAYED)

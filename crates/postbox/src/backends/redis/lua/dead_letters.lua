@@ -1,9 +1,9 @@
--- Shows dead letters, oldest first. ARGV: 5 how many at most.
---@messages
+-- Reads dead letters, the oldest first. ARGV: 6 the maximum.
+-- Returns the entry, the time, the reason and the message of each.
 promote_due()
 finish_operation()
 local letters = {}
-local ids = tonumber(ARGV[5]) > 0 and call('ZRANGE', DEAD_LETTER_IDS, 0, ARGV[5] - 1) or {}
+local ids = tonumber(ARGV[6]) > 0 and call('ZRANGE', DEAD_LETTER_IDS, 0, ARGV[6] - 1) or {}
 for i = 1, #ids do
   local letter = cmsgpack.unpack(call('HGET', DEAD_LETTERS, ids[i]))
   letters[i] = { letter.e, letter.t, letter.r, letter.b }

@@ -1,10 +1,7 @@
--- Removes all dead letters. Answers how many.
-if replayed then
-  return tonumber(replayed)
-end
---@messages
+-- Deletes all dead letters. Returns their number.
+if replayed then return tonumber(replayed) end
 promote_due()
-local many = call('ZCARD', DEAD_LETTER_IDS)
+local count = call('ZCARD', DEAD_LETTER_IDS)
 call('UNLINK', DEAD_LETTER_IDS, DEAD_LETTERS)
-finish_operation(tostring(many))
-return many
+finish_operation(tostring(count))
+return count

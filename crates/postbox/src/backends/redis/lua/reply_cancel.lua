@@ -1,4 +1,4 @@
--- Cancels a pending entry. Answers 0 if it is not pending.
+-- Cancels a pending entry. Returns 1, or 0 if the entry is not pending.
 local found = call('HMGET', ENTRY, 'state', 'expires', 'token')
 local state = current_state(found[1], found[2])
 if state == 'cancelled' and found[3] == TOKEN then

@@ -1,22 +1,19 @@
--- What can become of a message. Spliced into the verbs after their quick path.
-local DELAYED, RECORDS, EXPIRING, GROUP_WAITING, GROUP_HEADS = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local DEAD_LETTER_IDS, DEAD_LETTERS, DEDUPLICATION, DEDUPLICATION_EXPIRIES = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local DELIVERIES_SPENT = '@SPENT@'
-local ready_entries, moments_used = {}, 0
+-- The state transitions of a message, for the verbs that handle messages of all kinds.
 
-local function unique_moment()
-  moments_used = moments_used + 1
-  return now + moments_used
+-- The reason of a dead letter whose deliveries are spent. Equals `postbox_core::DELIVERIES_SPENT`.
+local DELIVERIES_SPENT = 'delivered as often as the mailbox allows, and never acknowledged'
+local ready_entries, times_used = {}, 0
+
+-- Returns a time after all others of this script, to keep the order of what it adds.
+local function unique_time()
+  times_used = times_used + 1
+  return now + times_used
 end
 
-local function id_of(entry)
-  return sub(entry, 5, 20)
-end
+local function id_of(entry) return sub(entry, 5, 20) end
 
 local function read_record(entry)
-  if byte(entry, 1) % 4 == 0 then
-    return nil
-  end
+  if byte(entry, 1) % 4 == 0 then return nil end
   local packed = call('HGET', RECORDS, id_of(entry))
   return packed and cmsgpack.unpack(packed)
 end
@@ -28,7 +25,6 @@ local function write_record(entry, record, state)
   end
 end
 
--- These are leased from now on.
 local function mark_leased(members)
   for _, member in ipairs(members) do
     local entry = sub(member, 2)
@@ -36,7 +32,7 @@ local function mark_leased(members)
   end
 end
 
--- What became visible goes to the tail, in order.
+-- Appends the ready entries to `pending`, in their order.
 local function push_ready()
   for from = 1, #ready_entries, 1000 do
     call('RPUSH', PENDING, unpack(ready_entries, from, math.min(from + 999, #ready_entries)))
@@ -45,68 +41,62 @@ local function push_ready()
   ready_entries = {}
 end
 
-local function group_prefix(group)
-  return struct.pack('>I4', #group) .. group
-end
+local function group_prefix(group) return struct.pack('>I4', #group) .. group end
 
 local function has_spent_deliveries(entry)
-  return max_deliveries and struct.unpack('>I3', entry, 2) >= max_deliveries
+  return settings.max_deliveries and struct.unpack('>I3', entry, 2) >= settings.max_deliveries
 end
 
--- A message that has expired goes with the others that have, in the order of those moments: `expire` does it.
+-- Leaves an expired message to `delete_expired`, which deletes in the order of expiry.
 local function mark_expired(entry, record)
   call('ZADD', EXPIRING, record.x, id_of(entry))
   write_record(entry, record, 'X')
 end
 
--- Takes out what is stored of a message.
+-- Deletes what is stored under the id of a message.
 local function delete_stored(entry, record)
   local id = id_of(entry)
   call('HDEL', DATA, id)
   if record then
     call('HDEL', RECORDS, id)
-    if record.x then
-      call('ZREM', EXPIRING, id)
-    end
+    if record.x then call('ZREM', EXPIRING, id) end
   end
 end
 
--- Makes a dead letter of a message.
 local function store_dead_letter(entry, record, reason)
   local id = id_of(entry)
   local letter = { e = entry, r = reason, t = now, b = call('HGET', DATA, id), g = record and record.g or nil }
-  call('ZADD', DEAD_LETTER_IDS, unique_moment(), id)
+  call('ZADD', DEAD_LETTER_IDS, unique_time(), id)
   call('HSET', DEAD_LETTERS, id, cmsgpack.pack(letter))
   delete_stored(entry, record)
 end
 
--- A message can be delivered.
+-- Adds a message to the ready entries. `push_ready` writes them.
 local function make_ready(entry, record)
   entry = with_next_rank(entry)
   ready_entries[#ready_entries + 1] = entry
   write_record(entry, record, 'P')
 end
 
--- The group's head is gone: the next one that may be delivered takes its place.
+-- Makes the next message of a group ready after its head is gone.
 local function advance_group(group)
   local prefix = group_prefix(group)
+  local last = prefix .. string.rep('\255', 9)
   while true do
-    local next = call('ZRANGEBYLEX', GROUP_WAITING, '[' .. prefix, '[' .. prefix .. string.rep('\255', 9), 'LIMIT', 0, 1)[1]
-    if not next then
+    local member = call('ZRANGEBYLEX', GROUP_WAITING, '[' .. prefix, '[' .. last, 'LIMIT', 0, 1)[1]
+    if not member then
       call('HDEL', GROUP_HEADS, group)
       return
     end
-    call('ZREM', GROUP_WAITING, next)
-    local entry = sub(next, #prefix + 9)
+    call('ZREM', GROUP_WAITING, member)
+    local entry = sub(member, #prefix + 9)
     local record = read_record(entry)
-    if not has_spent_deliveries(entry) then
-      return make_ready(entry, record)
-    end
+    if not has_spent_deliveries(entry) then return make_ready(entry, record) end
     store_dead_letter(entry, record, DELIVERIES_SPENT)
   end
 end
 
--- A message has left its place; if it was the head of its group, the next one goes on.
+-- Advances the group of a message that is gone, if the message was its head.
 local function leave_group(record)
   if record and record.g and record.s ~= 'B' and record.s ~= 'D' then
     advance_group(record.g)
@@ -123,7 +113,7 @@ local function dead_letter(entry, record, reason)
   leave_group(record)
 end
 
--- A message can be delivered, unless its deliveries are spent or its time is up.
+-- Makes a message ready, unless its deliveries are spent or it has expired.
 local function make_visible(entry, record)
   if has_spent_deliveries(entry) then
     dead_letter(entry, record, DELIVERIES_SPENT)
@@ -134,7 +124,16 @@ local function make_visible(entry, record)
   end
 end
 
--- Puts messages back that no handler has seen: where they were, and as often delivered as before.
+-- Adds a message that becomes visible after milliseconds: D delayed, R returned.
+local function add_delayed(state, entry, record, milliseconds)
+  local visible_at, member = unique_time() + milliseconds * 2000, state .. entry
+  add_invisible(visible_at, visible_at, member)
+  call('HSET', DELAYED, id_of(entry), member)
+  write_record(entry, record, state)
+  is_deadline_added = true
+end
+
+-- Puts messages back that no handler has seen: to their old places, without counting the delivery.
 local function release_entries(entries)
   local function rank_of(entry)
     local upper, next = byte(entry, 25, 26)
@@ -144,36 +143,36 @@ local function release_entries(entries)
   for i, entry in ipairs(entries) do
     local record = read_record(entry)
     local flags, count = byte(entry, 1), struct.unpack('>I3', entry, 2)
-    -- After 63 releases the next one counts, so that the receipt is another one.
-    local generation = math.floor(flags / 4) + 1
-    if generation == 64 then
-      generation = 0
+    -- The 64th release counts as a delivery, so that no receipt repeats.
+    local releases = math.floor(flags / 4) + 1
+    if releases == 64 then
+      releases = 0
     else
       count = math.max(count - 1, 0)
     end
-    entry = string.char(flags % 4 + generation * 4) .. struct.pack('>I3', count) .. sub(entry, 5)
+    entry = string.char(flags % 4 + releases * 4) .. struct.pack('>I3', count) .. sub(entry, 5)
     write_record(entry, record, 'P')
     released[i] = { rank_of(entry), entry }
   end
-  -- The last one first: then each of the others is usually before all that is pending.
+  -- In descending order, most of them go to the head of the list.
   table.sort(released, function(one, other) return one[1] > other[1] end)
   for _, one in ipairs(released) do
     local own_rank, entry = one[1], one[2]
-    local at, behind = 0, nil
+    local at, successor = 0, nil
     repeat
-      local some = call('LRANGE', PENDING, at, at == 0 and 0 or at + 99)
-      for _, other in ipairs(some) do
+      local page = call('LRANGE', PENDING, at, at == 0 and 0 or at + 99)
+      for _, other in ipairs(page) do
         if rank_of(other) > own_rank then
-          behind = other
+          successor = other
           break
         end
       end
-      at = at + #some
-    until behind or #some == 0
-    if behind and at == 1 then
+      at = at + #page
+    until successor or #page == 0
+    if successor and at == 1 then
       call('LPUSH', PENDING, entry)
-    elseif behind then
-      call('LINSERT', PENDING, 'BEFORE', behind, entry)
+    elseif successor then
+      call('LINSERT', PENDING, 'BEFORE', successor, entry)
     else
       call('RPUSH', PENDING, entry)
     end
@@ -181,11 +180,11 @@ local function release_entries(entries)
   ready_count = ready_count + #entries
 end
 
--- A message is visible for the first time.
+-- Makes a message visible for the first time, or adds it behind the head of its group.
 local function enqueue(entry, record)
   if record and record.g then
     if call('HSETNX', GROUP_HEADS, record.g, 1) == 0 then
-      record.m = group_prefix(record.g) .. struct.pack('>I8', unique_moment()) .. entry
+      record.m = group_prefix(record.g) .. struct.pack('>I8', unique_time()) .. entry
       call('ZADD', GROUP_WAITING, 0, record.m)
       return write_record(entry, record, 'B')
     end
@@ -194,18 +193,16 @@ local function enqueue(entry, record)
   make_visible(entry, record)
 end
 
--- Lets go what has expired, in the order of those moments.
+-- Deletes expired messages, in the order of expiry.
 local function delete_expired()
-  while has_expiring do
+  while settings.expiring do
     local expired = call('ZRANGEBYSCORE', EXPIRING, '-inf', now, 'LIMIT', 0, 500)
-    if #expired == 0 then
-      break
-    end
+    if #expired == 0 then break end
     call('ZREM', EXPIRING, unpack(expired))
     for _, id in ipairs(expired) do
       local packed = call('HGET', RECORDS, id)
       local record = packed and cmsgpack.unpack(packed)
-      -- While it is being delivered it stays; what comes back is looked at then.
+      -- A leased message stays. Its expiry is checked when it comes back.
       if record and record.s ~= 'L' then
         if record.s == 'P' then
           call('HINCRBY', META, 'tombs', 1)
@@ -222,11 +219,9 @@ local function delete_expired()
   end
 end
 
--- Does what is due: ends leases and delays, in the order of their moments, then lets go what has expired.
+-- Ends leases and delays that are due, in the order of their deadlines. Then deletes expired messages.
 local function promote_due()
-  if not has_due_messages() then
-    return
-  end
+  if not has_due_messages() then return end
   local ended
   repeat
     ended = call('ZRANGEBYSCORE', INVISIBLE, '-inf', now, 'LIMIT', 0, 500)
@@ -234,24 +229,22 @@ local function promote_due()
       local undelayed = {}
       call('ZREM', INVISIBLE, unpack(ended))
       for _, member in ipairs(ended) do
-        local kind, entry = sub(member, 1, 1), sub(member, 2)
-        if kind ~= 'L' then
-          undelayed[#undelayed + 1] = id_of(entry)
-        end
+        local state, entry = sub(member, 1, 1), sub(member, 2)
+        if state ~= 'L' then undelayed[#undelayed + 1] = id_of(entry) end
         local record = read_record(entry)
-        if kind == 'D' then enqueue(entry, record) else make_visible(entry, record) end
+        if state == 'D' then enqueue(entry, record) else make_visible(entry, record) end
       end
-      if #undelayed > 0 then
-        call('HDEL', DELAYED, unpack(undelayed))
-      end
+      if #undelayed > 0 then call('HDEL', DELAYED, unpack(undelayed)) end
       push_ready()
     end
   until #ended < 500
+  -- Reads the next deadline.
   has_due_messages()
   delete_expired()
 end
 
+-- Returns the number of messages, without dead letters.
 local function message_count()
-  local tombs = tonumber(call('HGET', META, 'tombs')) or 0
-  return call('LLEN', PENDING) - tombs + call('ZCARD', INVISIBLE) + call('ZCARD', GROUP_WAITING)
+  local tombstones = tonumber(call('HGET', META, 'tombs')) or 0
+  return call('LLEN', PENDING) - tombstones + call('ZCARD', INVISIBLE) + call('ZCARD', GROUP_WAITING)
 end
