@@ -127,23 +127,15 @@ impl Connection {
         }
     }
 
-    pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
-        match self.kind.clone() {
-            ConnectionKind::Server(mut connection) => self.within_timeout(connection.subscribe(channel)).await,
-            ConnectionKind::Cluster(mut connection) if self.has_sharded_channels => {
-                self.within_timeout(connection.ssubscribe(channel)).await
-            }
-            ConnectionKind::Cluster(mut connection) => self.within_timeout(connection.subscribe(channel)).await,
-        }
-    }
-
-    pub(super) async fn unsubscribe(&self, channel: &str) -> RedisResult<()> {
-        match self.kind.clone() {
-            ConnectionKind::Server(mut connection) => self.within_timeout(connection.unsubscribe(channel)).await,
-            ConnectionKind::Cluster(mut connection) if self.has_sharded_channels => {
-                self.within_timeout(connection.sunsubscribe(channel)).await
-            }
-            ConnectionKind::Cluster(mut connection) => self.within_timeout(connection.unsubscribe(channel)).await,
+    /// Subscribes to a channel, or ends the subscription.
+    pub(super) async fn set_subscribed(&self, channel: &str, is_subscribed: bool) -> RedisResult<()> {
+        match (self.kind.clone(), self.has_sharded_channels, is_subscribed) {
+            (ConnectionKind::Server(mut one), _, true) => self.within_timeout(one.subscribe(channel)).await,
+            (ConnectionKind::Server(mut one), _, false) => self.within_timeout(one.unsubscribe(channel)).await,
+            (ConnectionKind::Cluster(mut all), true, true) => self.within_timeout(all.ssubscribe(channel)).await,
+            (ConnectionKind::Cluster(mut all), true, false) => self.within_timeout(all.sunsubscribe(channel)).await,
+            (ConnectionKind::Cluster(mut all), false, true) => self.within_timeout(all.subscribe(channel)).await,
+            (ConnectionKind::Cluster(mut all), false, false) => self.within_timeout(all.unsubscribe(channel)).await,
         }
     }
 

@@ -13,7 +13,7 @@ use super::message_format::{
 use super::queue::Queue;
 use super::redis_client::RedisClient;
 use super::requests::{SettleKind, Settlement};
-use super::script;
+use super::script::{self, Script};
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
@@ -42,6 +42,17 @@ impl fmt::Debug for RedisMailbox {
 impl RedisMailbox {
     pub(super) fn new(queue: Arc<Queue>, backend: Arc<super::Inner>) -> Self {
         RedisMailbox { queue, _backend: backend }
+    }
+
+    /// Runs a script that is not batched.
+    fn run<T: Send + 'static>(
+        &self,
+        script: &'static Script,
+        arguments: Vec<Bytes>,
+        parse: impl FnOnce(Value) -> T + Send + 'static,
+    ) -> Answer<Result<T, Error>> {
+        let queue = Arc::clone(&self.queue);
+        io_thread::ask(async move { Ok(parse(queue.run_other(script, arguments).await?)) })
     }
 
     fn settle<E>(
@@ -78,7 +89,7 @@ async fn long_poll(queue: Arc<Queue>, request: Receive, deadline: Moment) -> Res
     let waits = Waits::begin(Arc::clone(queue.client()), RedisClient::waiters, queue.channel().to_string());
     let look = || {
         let queue = Arc::clone(&queue);
-        if queue.client().is_subscribed(queue.channel()) {
+        if queue.client().subscriptions().contains(queue.channel()) {
             return queue.receive(request);
         }
         let subscribing = {
@@ -144,7 +155,7 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
-        self.queue.run_alone(&script::PURGE, vec![], |count| natural(&count))
+        self.run(&script::PURGE, vec![], |count| natural(&count))
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
@@ -161,7 +172,7 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        self.queue.run_alone(&script::COUNTS, vec![], |response| {
+        self.run(&script::COUNTS, vec![], |response| {
             let counts: Vec<u64> = list(response).iter().map(natural).collect();
             let count = |at: usize| counts.get(at).copied().unwrap_or(0);
             Counts::new(count(0), count(1), count(2), count(3))
@@ -170,34 +181,30 @@ impl ByteMailbox for RedisMailbox {
 
     fn create(&self) -> Answer<Result<(), Error>> {
         let queue = Arc::clone(&self.queue);
-        self.queue.run_alone(&script::CREATE, vec![], |_| ()).then(move |created| match created {
-            Ok(()) => io_thread::ask(async move {
-                queue.register().await;
-                Ok(())
-            }),
-            Err(error) => Answer::ready(Err(error)),
+        io_thread::ask(async move {
+            queue.run_other(&script::CREATE, vec![]).await?;
+            queue.register().await;
+            Ok(())
         })
     }
 
     fn delete(&self) -> Answer<Result<(), Error>> {
         let queue = Arc::clone(&self.queue);
-        self.queue.run_alone(&script::DELETE, vec![], |_| ()).then(move |deleted| match deleted {
-            Ok(()) => io_thread::ask(async move {
-                queue.unregister().await;
-                Ok(())
-            }),
-            Err(error) => Answer::ready(Err(error)),
+        io_thread::ask(async move {
+            queue.run_other(&script::DELETE, vec![]).await?;
+            queue.unregister().await;
+            Ok(())
         })
     }
 
     fn cancel(&self, id: MessageId) -> Answer<Result<bool, Error>> {
         let Some(id) = id.as_u128() else { return Answer::ready(Ok(false)) };
         let id = Bytes::copy_from_slice(&id.to_be_bytes());
-        self.queue.run_alone(&script::CANCEL, vec![id], |is_cancelled| integer(&is_cancelled) == 1)
+        self.run(&script::CANCEL, vec![id], |is_cancelled| integer(&is_cancelled) == 1)
     }
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.queue.run_alone(&script::PEEK, vec![max_argument(max)], |response| {
+        self.run(&script::PEEK, vec![max_argument(max)], |response| {
             let mut parts = list(response).into_iter();
             let mut part = || parts.next().unwrap_or_default();
             let (now, entries, bodies) = (natural(&part()), bytes(part()), list(part()));
@@ -206,7 +213,7 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.queue.run_alone(&script::DEAD_LETTERS, vec![max_argument(max)], |response| {
+        self.run(&script::DEAD_LETTERS, vec![max_argument(max)], |response| {
             let parse = |letter: Value| {
                 let mut parts = list(letter).into_iter();
                 let mut part = || parts.next().unwrap_or_default();
@@ -226,10 +233,10 @@ impl ByteMailbox for RedisMailbox {
                 None => return Answer::ready(Ok(0)),
             },
         };
-        self.queue.run_alone(&script::REDRIVE, vec![max, id], |count| natural(&count))
+        self.run(&script::REDRIVE, vec![max, id], |count| natural(&count))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.queue.run_alone(&script::PURGE_DEAD_LETTERS, vec![], |count| natural(&count))
+        self.run(&script::PURGE_DEAD_LETTERS, vec![], |count| natural(&count))
     }
 }

@@ -104,6 +104,10 @@ pub(super) fn max_argument(max: usize) -> Bytes {
     max.min(i32::MAX as usize).to_string().into()
 }
 
+pub(super) fn flag(is_set: bool) -> Bytes {
+    Bytes::from_static(if is_set { b"1" } else { b"0" })
+}
+
 pub(super) fn list(value: Value) -> Vec<Value> {
     match value {
         Value::Array(values) | Value::Set(values) => values,

@@ -79,7 +79,7 @@ impl RedisBackend {
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
     pub fn from_client(client: Client) -> Result<Self, Error> {
-        Self::with_time(client, Time::default())
+        Self::with_time(client, Time::Server)
     }
 
     /// The same, with a time that tests set: the key `postbox:test:time` of the database holds it in half microseconds since
@@ -98,13 +98,18 @@ impl RedisBackend {
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))
             .map_err(|error| RequestError::from(error).into_error(&address))?;
-        Ok(Self::new(RedisClient::with_time(address, Target::Server(client), Options::default(), time)))
+        Ok(Self::new(RedisClient::new(address, Target::Server(client), Options::default(), time)))
     }
 
     /// Uses a function that returns the builder of a cluster client. It is called for each connection, which has RESP3.
     /// Connects when it is first used.
     pub fn from_cluster(builder: impl Fn() -> ClusterClientBuilder + Send + Sync + 'static) -> Self {
-        Self::new(RedisClient::new("redis+cluster".into(), Target::Cluster(Box::new(builder)), Options::default()))
+        Self::new(RedisClient::new(
+            "redis+cluster".into(),
+            Target::Cluster(Box::new(builder)),
+            Options::default(),
+            Time::Server,
+        ))
     }
 
     fn new(client: Arc<RedisClient>) -> Self {
@@ -124,7 +129,8 @@ impl RedisBackend {
             match open.get(&config.connection_key).and_then(Weak::upgrade) {
                 Some(inner) => RedisBackend { inner },
                 None => {
-                    let backend = Self::new(RedisClient::new(config.address, config.target, config.options));
+                    let backend =
+                        Self::new(RedisClient::new(config.address, config.target, config.options, Time::Server));
                     open.insert(config.connection_key, Arc::downgrade(&backend.inner));
                     backend
                 }

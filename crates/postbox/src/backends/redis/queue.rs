@@ -6,16 +6,14 @@ use bytes::Bytes;
 use redis::Value;
 
 use super::error::RequestError;
-use super::message_format::millis;
+use super::message_format::{flag, millis};
 use super::redis_client::RedisClient;
 use super::registry::{self, key_prefix};
 use super::requests::Batchers;
 use super::script::{self, Script};
 use crate::backend::MailboxSettings;
 use crate::error::Error;
-use crate::mailbox::operation::Answer;
 use crate::resolver::address::MailboxName;
-use crate::runtime::io_thread;
 
 /// The kinds of requests. At most one request of a slot is in flight, and the server remembers the last one of each. So a
 /// repeated request is executed once.
@@ -42,21 +40,7 @@ impl Slot {
 }
 
 /// The keys of a mailbox, in the order in which scripts expect them.
-const KEYS: [&str; 13] = [
-    "meta",
-    "pending",
-    "invisible",
-    "data",
-    "delayed",
-    "special",
-    "expiring",
-    "behind",
-    "heads",
-    "dead",
-    "graves",
-    "dedup",
-    "dedups",
-];
+const KEYS: &str = "meta pending invisible data delayed special expiring behind heads dead graves dedup dedups";
 
 pub(super) struct Queue {
     client: Arc<RedisClient>,
@@ -106,7 +90,7 @@ impl Queue {
         let prefix = key_prefix(&name);
         Arc::new(Queue {
             channel: format!("{prefix}:wake"),
-            keys: KEYS.iter().map(|key| format!("{prefix}:{key}")).collect(),
+            keys: KEYS.split(' ').map(|key| format!("{prefix}:{key}")).collect(),
             batchers: Batchers::new(),
             other: tokio::sync::Mutex::default(),
             settings: Mutex::default(),
@@ -155,8 +139,7 @@ impl Queue {
         let token = Bytes::copy_from_slice(&self.client.next_token().to_be_bytes());
         let settings = self.settings().argument().into();
         let operation = format!("op:{}:{}", self.client.id(), slot.name()).into();
-        let needs_memory = matches!(slot, Slot::Send | Slot::DurableSend);
-        let needs_memory = Bytes::from_static(if needs_memory { b"1" } else { b"0" });
+        let needs_memory = flag(matches!(slot, Slot::Send | Slot::DurableSend));
         vec![token, settings, self.client.cluster_flag(), operation, needs_memory]
     }
 
@@ -196,19 +179,11 @@ impl Queue {
     }
 
     /// Runs a script that is not batched.
-    pub(super) fn run_alone<T: Send + 'static>(
-        self: &Arc<Self>,
-        script: &'static Script,
-        more: Vec<Bytes>,
-        read: impl FnOnce(Value) -> T + Send + 'static,
-    ) -> Answer<Result<T, Error>> {
-        let queue = Arc::clone(self);
-        io_thread::ask(async move {
-            let _one_at_a_time = queue.other.lock().await;
-            let mut arguments = queue.arguments(Slot::Other);
-            arguments.extend(more);
-            Ok(read(queue.run(script, &arguments).await?))
-        })
+    pub(super) async fn run_other(&self, script: &'static Script, more: Vec<Bytes>) -> Result<Value, Error> {
+        let _one_at_a_time = self.other.lock().await;
+        let mut arguments = self.arguments(Slot::Other);
+        arguments.extend(more);
+        self.run(script, &arguments).await
     }
 
     /// Lists the mailbox from now on.

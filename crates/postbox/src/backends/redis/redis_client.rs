@@ -17,6 +17,7 @@ use redis::{Cmd, PushInfo, RedisError, RedisResult, Value, cmd};
 use super::config::{Options, Target};
 use super::connection::Connection;
 use super::error::RequestError;
+use super::message_format::flag;
 use super::script::{Script, ScriptCall, Time};
 use super::subscriptions::Subscriptions;
 use crate::error::Error;
@@ -56,11 +57,7 @@ impl fmt::Debug for RedisClient {
 
 impl RedisClient {
     /// `address` is shown in errors, so it has no secrets.
-    pub(super) fn new(address: String, target: Target, options: Options) -> Arc<Self> {
-        Self::with_time(address, target, options, Time::default())
-    }
-
-    pub(super) fn with_time(address: String, target: Target, options: Options, time: Time) -> Arc<Self> {
+    pub(super) fn new(address: String, target: Target, options: Options, time: Time) -> Arc<Self> {
         Arc::new(RedisClient {
             time,
             address,
@@ -102,7 +99,7 @@ impl RedisClient {
 
     /// The argument that tells scripts whether they run in a cluster.
     pub(super) fn cluster_flag(&self) -> Bytes {
-        Bytes::from_static(if matches!(self.target, Target::Cluster(_)) { b"1" } else { b"0" })
+        flag(matches!(self.target, Target::Cluster(_)))
     }
 
     /// Connects, with one attempt.
@@ -276,7 +273,7 @@ mod tests {
         let cluster = Target::Cluster(Box::new(|| ClusterClientBuilder::new(["redis://127.0.0.1:1"])));
         let server = Target::Server(Client::open("redis://127.0.0.1:1").unwrap());
         for (target, flag) in [(cluster, "1"), (server, "0")] {
-            assert_eq!(RedisClient::new("redis".into(), target, Options::default()).cluster_flag(), flag);
+            assert_eq!(RedisClient::new("redis".into(), target, Options::default(), Time::Server).cluster_flag(), flag);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The batched requests of a mailbox: concurrent operations of one kind share a request, which is one call of a script.
 
+use std::iter::Take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use redis::Value;
 
 use super::message_format::{
-    MEMBER, bytes, delivery, id_and_body, integer, list, member, millis, moment, natural, special_options,
+    MEMBER, bytes, delivery, flag, id_and_body, integer, list, member, millis, moment, natural, special_options,
 };
 use super::queue::{Queue, Slot};
 use super::script;
@@ -16,7 +17,7 @@ use crate::error::Error;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
 use crate::mailbox::receive::in_background;
-use crate::runtime::batcher::{BatchLimits, Batcher, Entry, Work, submit};
+use crate::runtime::batcher::{BatchLimits, Batcher, Entry, Serve, submit};
 use crate::runtime::{oneshot, wake_all};
 
 /// A message that was received but not taken within this time counts as delivered.
@@ -107,13 +108,18 @@ impl Entry for SettleOperation {
     }
 }
 
-/// Hands out all results before it wakes the callers.
-fn respond<T>(results: impl Iterator<Item = (oneshot::Sender<T>, Result<T, Error>)>) {
-    wake_all(results.filter_map(|(sender, result)| sender.put(result)));
-}
-
-fn flag(is_set: bool) -> Bytes {
-    Bytes::from_static(if is_set { b"1" } else { b"0" })
+/// Gives each caller the results of its entries. Wakes the callers after all results are there.
+fn respond<I: Iterator, T>(
+    callers: impl Iterator<Item = (oneshot::Sender<T>, usize)>,
+    mut results: Result<I, Error>,
+    collect: impl Fn(Take<&mut I>) -> T,
+) {
+    wake_all(callers.filter_map(|(sender, entries)| {
+        sender.put(match &mut results {
+            Ok(results) => Ok(collect(results.take(entries))),
+            Err(error) => Err(error.clone()),
+        })
+    }));
 }
 
 impl Queue {
@@ -124,13 +130,12 @@ impl Queue {
         let (sender, result) = oneshot::channel(None);
         let operation = [SendOperation { messages, sender }];
         if self.client().options().min_replicas == 0 {
-            let serve =
-                |queue: Arc<Queue>, sends| -> Work { Box::pin(async move { queue.send_all(sends, Slot::Send).await }) };
+            let serve: Serve<Queue, _> =
+                |queue, sends| Box::pin(async move { queue.send_all(sends, Slot::Send).await });
             submit(self, |queue| &queue.batchers().sends, serve, operation);
         } else {
-            let serve = |queue: Arc<Queue>, sends| -> Work {
-                Box::pin(async move { queue.send_all(sends, Slot::DurableSend).await })
-            };
+            let serve: Serve<Queue, _> =
+                |queue, sends| Box::pin(async move { queue.send_all(sends, Slot::DurableSend).await });
             submit(self, |queue| &queue.batchers().durable_sends, serve, operation);
         }
         Answer::from_future(result)
@@ -139,14 +144,9 @@ impl Queue {
     async fn send_all(&self, sends: Vec<SendOperation>, slot: Slot) {
         #[cfg(test)]
         assert_ne!(self.name().as_str(), tests::PANICS, "on purpose");
-        let mut results = self.store(&sends, slot).await.map(Vec::into_iter);
-        respond(sends.into_iter().map(|SendOperation { messages, sender }| {
-            let result = match &mut results {
-                Ok(results) => Ok(results.take(messages.len()).collect()),
-                Err(error) => Err(error.clone()),
-            };
-            (sender, result)
-        }));
+        let results = self.store(&sends, slot).await.map(Vec::into_iter);
+        let callers = sends.into_iter().map(|send| (send.sender, send.messages.len()));
+        respond(callers, results, |results| results.collect());
     }
 
     /// Stores the messages of sends. Returns a result for each message.
@@ -209,8 +209,7 @@ impl Queue {
         let undelivered = move |(deliveries, _): Received| queue.give_back(&deliveries, since);
         let (sender, result) = oneshot::channel(Some(Box::new(undelivered)));
         let operation = ReceiveOperation { max: request.max, visibility: request.visibility, sender };
-        let serve =
-            |queue: Arc<Queue>, receives| -> Work { Box::pin(async move { queue.receive_all(receives).await }) };
+        let serve: Serve<Queue, _> = |queue, receives| Box::pin(async move { queue.receive_all(receives).await });
         submit(self, |queue| &queue.batchers().receives, serve, [operation]);
         Answer::from_future(result)
     }
@@ -227,14 +226,9 @@ impl Queue {
             arguments.extend([Bytes::from(max.to_string()), millis(*visibility).to_string().into()]);
         }
         let response = self.run(&script::RECEIVE, &arguments).await;
-        let mut received = response.map(|response| parse_received(list(response)).into_iter());
-        respond(receives.into_iter().map(|receive| {
-            let result = match &mut received {
-                Ok(received) => Ok(received.next().unwrap_or_default()),
-                Err(error) => Err(error.clone()),
-            };
-            (receive.sender, result)
-        }));
+        let received = response.map(|response| parse_received(list(response)).into_iter());
+        let callers = receives.into_iter().map(|receive| (receive.sender, 1));
+        respond(callers, received, |mut received| received.next().unwrap_or_default());
     }
 
     /// Gives back messages that no receiver took. After [`UNSEEN`] the delivery counts and the message joins the tail, because
@@ -257,7 +251,7 @@ impl Queue {
     /// Returns for each settlement whether the lease was still valid.
     pub(super) fn settle(self: &Arc<Self>, settlements: Vec<Settlement>) -> Answer<Result<Vec<bool>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let serve = |queue: Arc<Queue>, settles| -> Work { Box::pin(async move { queue.settle_all(settles).await }) };
+        let serve: Serve<Queue, _> = |queue, settles| Box::pin(async move { queue.settle_all(settles).await });
         submit(self, |queue| &queue.batchers().settlements, serve, [SettleOperation { settlements, sender }]);
         Answer::from_future(result)
     }
@@ -276,14 +270,9 @@ impl Queue {
             }
         }
         let response = self.run(&script::SETTLE, &arguments).await;
-        let mut settled = response.map(|response| bytes(response).into_iter());
-        respond(operations.into_iter().map(|SettleOperation { settlements, sender }| {
-            let result = match &mut settled {
-                Ok(settled) => Ok(settled.take(settlements.len()).map(|byte| byte == b'1').collect()),
-                Err(error) => Err(error.clone()),
-            };
-            (sender, result)
-        }));
+        let settled = response.map(|response| bytes(response).into_iter());
+        let callers = operations.into_iter().map(|operation| (operation.sender, operation.settlements.len()));
+        respond(callers, settled, |settled| settled.map(|byte| byte == b'1').collect());
     }
 }
 
@@ -313,6 +302,7 @@ mod tests {
 
     use super::super::config::{Options, Target};
     use super::super::redis_client::RedisClient;
+    use super::super::script::Time;
     use super::*;
     use crate::mailbox::codec::ContentType;
     use crate::resolver::address::MailboxName;
@@ -323,7 +313,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_request_fails_what_waits_and_later_requests_are_made() {
         let server = Target::Server(Client::open("redis://127.0.0.1:1").unwrap());
-        let client = RedisClient::new("redis://127.0.0.1:1".into(), server, Options::default());
+        let client = RedisClient::new("redis://127.0.0.1:1".into(), server, Options::default(), Time::Server);
         let queue = Queue::new(client, MailboxName::new(PANICS).unwrap());
         let message = || Outgoing::new(Bytes::new(), ContentType::Unmarked);
         let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };

@@ -5,42 +5,38 @@ use std::sync::LazyLock;
 use redis::{Arg, Cmd};
 
 /// The clock of the scripts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Time {
     /// The server's clock.
-    #[default]
     Server,
     /// A key that tests set.
     #[cfg(feature = "testing")]
     Key,
 }
 
-pub(super) struct Script {
-    by_server: Source,
+/// The first file of a script, by [`Time`].
+const CLOCKS: &[&str] = &[
+    include_str!("lua/time.lua"),
     #[cfg(feature = "testing")]
-    by_key: Source,
-}
+    include_str!("lua/test_time.lua"),
+];
+
+/// One source for each clock.
+pub(super) struct Script(Vec<Source>);
 
 struct Source {
     text: String,
     hash: String,
 }
 
-impl Source {
-    fn new(clock: &str, files: &[&str]) -> Self {
-        let text = format!("{clock}\n{}", files.join("\n"));
-        let hash = redis::Script::new(&text).get_hash().to_string();
-        Source { text, hash }
-    }
-}
-
 impl Script {
     fn new(files: &[&str]) -> Self {
-        Script {
-            by_server: Source::new(include_str!("lua/time.lua"), files),
-            #[cfg(feature = "testing")]
-            by_key: Source::new(include_str!("lua/test_time.lua"), files),
-        }
+        let source = |clock: &&str| {
+            let text = format!("{clock}\n{}", files.join("\n"));
+            let hash = redis::Script::new(&text).get_hash().to_string();
+            Source { text, hash }
+        };
+        Script(CLOCKS.iter().map(source).collect())
     }
 
     pub(super) fn call(
@@ -49,11 +45,7 @@ impl Script {
         keys: &[impl AsRef<str>],
         arguments: &[impl AsRef<[u8]>],
     ) -> ScriptCall {
-        let source = match time {
-            Time::Server => &self.by_server,
-            #[cfg(feature = "testing")]
-            Time::Key => &self.by_key,
-        };
+        let source = &self.0[time as usize];
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&source.hash).arg(keys.len());
         for key in keys {

@@ -35,7 +35,7 @@ impl Subscriptions {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_confirmed(&self, channel: &str) -> bool {
+    pub(super) fn contains(&self, channel: &str) -> bool {
         self.channels().get(channel).is_some_and(|is_confirmed| *is_confirmed)
     }
 
@@ -51,13 +51,9 @@ impl RedisClient {
         &self.subscriptions().waiters
     }
 
-    pub(super) fn is_subscribed(&self, channel: &str) -> bool {
-        self.subscriptions().is_confirmed(channel)
-    }
-
     /// Subscribes to a channel, unless that is done. What is published there wakes its waiters.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str) -> Result<(), Error> {
-        if self.is_subscribed(channel) {
+        if self.subscriptions().contains(channel) {
             return Ok(());
         }
         let subscribed = self
@@ -66,7 +62,7 @@ impl RedisClient {
                 async move {
                     let subscriptions = client.subscriptions();
                     let _one_at_a_time = subscriptions.changing.lock().await;
-                    if subscriptions.is_confirmed(&channel) {
+                    if subscriptions.contains(&channel) {
                         return Ok(());
                     }
                     if !client.is_current(connection.id(), Purpose::Subscriptions) {
@@ -75,7 +71,7 @@ impl RedisClient {
                     }
                     // Inserted before the request, so that the loss of the connection removes it.
                     subscriptions.channels().insert(channel.clone(), false);
-                    let result = connection.subscribe(&channel).await;
+                    let result = connection.set_subscribed(&channel, true).await;
                     let mut channels = subscriptions.channels();
                     match (&result, channels.get_mut(&channel)) {
                         (Ok(()), Some(is_confirmed)) => *is_confirmed = true,
@@ -99,7 +95,7 @@ impl RedisClient {
             if subscriptions.waiters.is_waited_for(&channel) || subscriptions.channels().remove(&channel).is_none() {
                 return;
             }
-            let _ = connection.unsubscribe(&channel).await;
+            let _ = connection.set_subscribed(&channel, false).await;
         });
     }
 
