@@ -17,8 +17,9 @@ use super::script::ScriptCall;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
 
-/// The first attempt of a request ends after this time, because its connection may be dead. Further attempts, and those of
-/// large requests, may take all the time that is left: large messages take long on a slow network.
+/// The first attempt of a request ends after this time, because its connection may be dead. Further
+/// attempts, and those of large requests, may take all the time that is left: large messages take
+/// long on a slow network.
 pub(super) const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
@@ -86,8 +87,8 @@ impl Connection {
         &self.long_attempts
     }
 
-    /// Limits the time of a response by the timer of this crate. A timer of the client library or of Tokio would wake the I/O
-    /// thread for each request.
+    /// Limits the time of a response by the timer of this crate. A timer of the client library or
+    /// of Tokio would wake the I/O thread for each request.
     async fn within_timeout<T>(&self, response: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let timeout = Sleep::for_(SystemClock::shared(), self.timeout);
         unless(timeout, response).await.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
@@ -130,16 +131,17 @@ impl Connection {
     /// Subscribes to a channel, or ends the subscription.
     pub(super) async fn set_subscribed(&self, channel: &str, is_subscribed: bool) -> RedisResult<()> {
         match (self.kind.clone(), self.has_sharded_channels, is_subscribed) {
-            (ConnectionKind::Server(mut one), _, true) => self.within_timeout(one.subscribe(channel)).await,
-            (ConnectionKind::Server(mut one), _, false) => self.within_timeout(one.unsubscribe(channel)).await,
-            (ConnectionKind::Cluster(mut all), true, true) => self.within_timeout(all.ssubscribe(channel)).await,
-            (ConnectionKind::Cluster(mut all), true, false) => self.within_timeout(all.sunsubscribe(channel)).await,
-            (ConnectionKind::Cluster(mut all), false, true) => self.within_timeout(all.subscribe(channel)).await,
-            (ConnectionKind::Cluster(mut all), false, false) => self.within_timeout(all.unsubscribe(channel)).await,
+            (ConnectionKind::Server(mut server), _, true) => self.within_timeout(server.subscribe(channel)).await,
+            (ConnectionKind::Server(mut server), _, false) => self.within_timeout(server.unsubscribe(channel)).await,
+            (ConnectionKind::Cluster(mut nodes), true, true) => self.within_timeout(nodes.ssubscribe(channel)).await,
+            (ConnectionKind::Cluster(mut nodes), true, false) => self.within_timeout(nodes.sunsubscribe(channel)).await,
+            (ConnectionKind::Cluster(mut nodes), false, true) => self.within_timeout(nodes.subscribe(channel)).await,
+            (ConnectionKind::Cluster(mut nodes), false, false) => self.within_timeout(nodes.unsubscribe(channel)).await,
         }
     }
 
-    /// Refuses a cluster node that is addressed as a single server, and a server that may evict messages.
+    /// Refuses a cluster node that is addressed as a single server, and a server that may evict
+    /// messages.
     async fn check_server(&mut self, options: &Options) -> RedisResult<()> {
         let any_node = || SingleNodeRoutingInfo::RandomPrimary;
         let info = match self.request_at(cmd("INFO").arg("everything"), any_node()).await {
@@ -183,8 +185,8 @@ async fn connect(client: &Client, on_push: Option<impl AsyncPushSender>) -> Redi
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
-/// The attempts on a connection that may take long. While there is one, a late response of another attempt does not mean that
-/// the connection is dead.
+/// The attempts on a connection that may take long. While there is one, a late response of another
+/// attempt does not mean that the connection is dead.
 #[derive(Clone, Default)]
 pub(super) struct LongAttempts(Arc<AtomicUsize>);
 

@@ -72,7 +72,8 @@ impl From<RedisError> for RequestError {
 }
 
 impl RequestError {
-    /// Nodes of a cluster redirect to each other until all know the new primary. So a redirection is worth a retry.
+    /// Nodes of a cluster redirect to each other until all know the new primary. So a redirection
+    /// is worth a retry.
     pub(super) fn in_cluster(mut self) -> Self {
         if self.kind == RequestErrorKind::Moved {
             self.kind = RequestErrorKind::Busy;

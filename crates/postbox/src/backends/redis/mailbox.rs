@@ -24,7 +24,8 @@ use crate::runtime::clock::{Clock as _, Moment, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::waiters::{Waits, look_until};
 
-/// Holds a random id, by which two addresses of one database are recognized. Written when two mailboxes are first compared.
+/// Holds a random id, by which two addresses of one database are recognized. Written when two
+/// mailboxes are first compared.
 const DATABASE_ID: &str = "{postbox}:identity";
 
 pub(super) struct RedisMailbox {
@@ -83,8 +84,8 @@ impl RedisMailbox {
     }
 }
 
-/// Receives until there is a message or the deadline. It runs on the I/O thread, so a published message starts the next receive
-/// without waking the caller first.
+/// Receives until there is a message or the deadline. It runs on the I/O thread, so a published
+/// message starts the next receive without waking the caller first.
 async fn long_poll(queue: Arc<Queue>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
     let waits = Waits::begin(Arc::clone(queue.client()), RedisClient::waiters, queue.channel().to_string());
     let look = || {

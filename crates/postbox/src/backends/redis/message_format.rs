@@ -1,4 +1,5 @@
-//! How a message is written for scripts, and what scripts return. `lua/head.lua` describes the format.
+//! How a message is written for scripts, and what scripts return. `lua/head.lua` describes the
+//! format.
 
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use crate::runtime::clock::Moment;
 
 /// The length of an entry: flags, deliveries, id, rank and time of the send.
 pub(super) const ENTRY: usize = 32;
-/// The length of a member of the sorted set of leases: a letter and an entry.
+/// The length of a member of `invisible`: a state letter and an entry.
 pub(super) const MEMBER: usize = ENTRY + 1;
 
-/// The lower bits of the last eight bytes of an entry are the time of the send. The others belong to the rank.
+/// The lower bits of the last eight bytes of an entry are the time of the send. The others belong
+/// to the rank.
 const SENT_AT: u64 = (1 << 53) - 1;
 
 /// Times of scripts are half microseconds.

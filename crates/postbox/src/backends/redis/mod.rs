@@ -1,11 +1,12 @@
 //! Mailboxes on Redis: one server, a cluster, or the primary that sentinels know. Feature `redis`.
 //!
-//! Each transition of a message is one script on the server, by the server's clock. A repeated request has no second effect.
-//! All keys of a mailbox are in one slot. `docs/redis.md` describes what is stored and what is promised.
+//! Each transition of a message is one script on the server, by the server's clock. A repeated
+//! request has no second effect. All keys of a mailbox are in one slot. `docs/redis.md` describes
+//! what is stored and what is promised.
 //!
-//! From a call to the server: [`mailbox`](self::mailbox) gives an operation to the batchers of [`requests`](self::requests).
-//! A request runs a script by the [`queue`](self::queue) and the [`redis_client`](self::redis_client), on a
-//! [`connection`](self::connection).
+//! From a call to the server: [`mailbox`](self::mailbox) gives an operation to the batchers of
+//! [`requests`](self::requests). A request runs a script by the [`queue`](self::queue) and the
+//! [`redis_client`](self::redis_client), on a [`connection`](self::connection).
 
 mod config;
 mod connection;
@@ -43,7 +44,8 @@ use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, Uri};
 use crate::runtime::io_thread;
 
-/// The largest body and headers. A server takes more as one value, but not within the default timeout.
+/// The largest body and headers. A server takes more as one value, but not within the default
+/// timeout.
 const MAX_MESSAGE_SIZE: usize = 128 << 20;
 
 /// Mailboxes on Redis. `redis://host:6379/mailbox` opens one of them.
@@ -69,12 +71,13 @@ struct Inner {
     queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
 }
 
-/// The backends that are open, by [`Config::connection_key`]. Two opens of one URI share their connections.
+/// The backends that are open, by [`Config::connection_key`]. Two opens of one URI share their
+/// connections.
 static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 
 impl RedisBackend {
-    /// Uses the address, user, database and certificates of a client that you have, with RESP3. Connects when it is first
-    /// used.
+    /// Uses the address, user, database and certificates of a client that you have, with RESP3.
+    /// Connects when it is first used.
     ///
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
@@ -82,8 +85,9 @@ impl RedisBackend {
         Self::with_time(client, Time::Server)
     }
 
-    /// The same, with a time that tests set: the key `postbox:test:time` of the database holds it in half microseconds since
-    /// 1970. Each script sees a time half a millisecond after that of the script before. For one server, not for a cluster.
+    /// The same, with a time that tests set: the key `postbox:test:time` of the database holds it
+    /// in half microseconds since 1970. Each script sees a time half a millisecond after that of
+    /// the script before. For one server, not for a cluster.
     ///
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
@@ -101,8 +105,8 @@ impl RedisBackend {
         Ok(Self::new(RedisClient::new(address, Target::Server(client), Options::default(), time)))
     }
 
-    /// Uses a function that returns the builder of a cluster client. It is called for each connection, which has RESP3.
-    /// Connects when it is first used.
+    /// Uses a function that returns the builder of a cluster client. It is called for each
+    /// connection, which has RESP3. Connects when it is first used.
     pub fn from_cluster(builder: impl Fn() -> ClusterClientBuilder + Send + Sync + 'static) -> Self {
         Self::new(RedisClient::new(
             "redis+cluster".into(),

@@ -15,8 +15,8 @@ use crate::backend::MailboxSettings;
 use crate::error::Error;
 use crate::resolver::address::MailboxName;
 
-/// The kinds of requests. At most one request of a slot is in flight, and the server remembers the last one of each. So a
-/// repeated request is executed once.
+/// The kinds of requests. At most one request of a slot is in flight, and the server remembers the
+/// last one of each. So a repeated request is executed once.
 #[derive(Clone, Copy)]
 pub(super) enum Slot {
     Send,
@@ -66,7 +66,8 @@ struct Settings {
 }
 
 impl Settings {
-    /// The settings for scripts: `=` if the server has to store them, or `?` if they are only for a new mailbox.
+    /// The settings for scripts: `=` if the server has to store them, or `?` if they are only for a
+    /// new mailbox.
     fn argument(&self) -> String {
         let numbers = [
             ("max_size", self.current.max_size.map(|max| max as u64)),
@@ -154,8 +155,8 @@ impl Queue {
         Ok(response)
     }
 
-    /// Sends messages, and waits for the replicas if the URI says so. Returns the response of the script and the number of
-    /// replicas that have confirmed the messages.
+    /// Sends messages, and waits for the replicas if the URI says so. Returns the response of the
+    /// script and the number of replicas that have confirmed the messages.
     pub(super) async fn run_send(&self, arguments: &[Bytes]) -> Result<(Value, u32), Error> {
         if self.client.options().min_replicas > 0 {
             self.finish(self.client.run_durably(&script::SEND, &self.keys, arguments).await, arguments)

@@ -1,7 +1,8 @@
-//! The client of a server, a cluster, or the primary that sentinels know. All mailboxes of a backend share it.
+//! The client of a server, a cluster, or the primary that sentinels know. All mailboxes of a
+//! backend share it.
 //!
-//! It connects when it is first used, and again when a connection is lost. Its connections live on the I/O thread, so they do
-//! not end with the caller's runtime.
+//! It connects when it is first used, and again when a connection is lost. Its connections live on
+//! the I/O thread, so they do not end with the caller's runtime.
 
 use std::fmt;
 use std::future::Future;
@@ -45,7 +46,8 @@ pub(super) enum Purpose {
     Commands,
     /// Sends that wait for replicas. WAIT blocks all later commands of its connection.
     DurableSends,
-    /// A server limits what may be queued for a connection that subscribes (32 MiB), so no message uses this one.
+    /// A server limits what may be queued for a connection that subscribes (32 MiB), so no message
+    /// uses this one.
     Subscriptions,
 }
 
@@ -92,7 +94,8 @@ impl RedisClient {
         error.into().into_error(&self.address)
     }
 
-    /// The token of a new request. All attempts of the request have the same token, and the server executes one of them.
+    /// The token of a new request. All attempts of the request have the same token, and the server
+    /// executes one of them.
     pub(super) fn next_token(&self) -> u64 {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
@@ -107,17 +110,17 @@ impl RedisClient {
         self.connection(Purpose::Commands).await.map(drop).map_err(|error| self.error(error))
     }
 
-    fn slot(&self, purpose: Purpose) -> MutexGuard<'_, Option<Connection>> {
+    fn lock(&self, purpose: Purpose) -> MutexGuard<'_, Option<Connection>> {
         self.connections[purpose as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current connection, if there is one.
     pub(super) fn current(&self, purpose: Purpose) -> Option<Connection> {
-        self.slot(purpose).clone()
+        self.lock(purpose).clone()
     }
 
     pub(super) fn is_current(&self, connection: u64, purpose: Purpose) -> bool {
-        self.slot(purpose).as_ref().is_some_and(|current| current.id() == connection)
+        self.lock(purpose).as_ref().is_some_and(|current| current.id() == connection)
     }
 
     async fn connection(self: &Arc<Self>, purpose: Purpose) -> RedisResult<Connection> {
@@ -138,20 +141,21 @@ impl RedisClient {
         };
         let on_push = (purpose == Purpose::Subscriptions).then_some(on_push);
         let connection = Connection::open(id, &self.target, &self.options, on_push).await?;
-        *self.slot(purpose) = Some(connection.clone());
+        *self.lock(purpose) = Some(connection.clone());
         Ok(connection)
     }
 
-    /// Gives up a connection that is lost, or silent. If it was the one for subscriptions, waiting receivers subscribe again,
-    /// then look.
+    /// Gives up a connection that is lost, or silent. If it was the one for subscriptions, waiting
+    /// receivers subscribe again, then receive.
     pub(super) fn connection_lost(&self, connection: u64, purpose: Purpose, is_silent: bool) {
-        let mut slot = self.slot(purpose);
-        // In a cluster the client library replaces the connection of one node, and the others go on.
-        let is_over = |current: &Connection| current.id() == connection && (is_silent || !current.is_cluster());
-        if slot.as_ref().is_some_and(is_over) {
-            *slot = None;
+        let mut current = self.lock(purpose);
+        // In a cluster the client library replaces the connection of one node, and the others go
+        // on.
+        let is_over = |held: &Connection| held.id() == connection && (is_silent || !held.is_cluster());
+        if current.as_ref().is_some_and(is_over) {
+            *current = None;
         }
-        drop(slot);
+        drop(current);
         if purpose == Purpose::Subscriptions {
             self.subscriptions.end_all();
         }
@@ -178,7 +182,8 @@ impl RedisClient {
         .await
     }
 
-    /// Runs a script, and waits for the replicas. Returns the number of replicas that have confirmed it.
+    /// Runs a script, and waits for the replicas. Returns the number of replicas that have
+    /// confirmed it.
     pub(super) async fn run_durably(
         self: &Arc<Self>,
         script: &'static Script,

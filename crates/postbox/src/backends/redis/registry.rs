@@ -15,8 +15,8 @@ const KEY: &str = "{postbox}:mailboxes";
 /// How many names each registration checks.
 const CHECKED: u32 = 4;
 
-/// The prefix of all keys of a mailbox: a hash tag, so that all are in one slot. Colons in the mailbox's prefix are encoded, so
-/// that no name reaches another prefix. Names have no braces.
+/// The prefix of all keys of a mailbox: a hash tag, so that all are in one slot. Colons in the
+/// mailbox's prefix are encoded, so that no name reaches another prefix. Names have no braces.
 pub(super) fn key_prefix(name: &MailboxName) -> String {
     match name.prefix() {
         None => format!("{{queue:{}}}", name.as_str()),
@@ -24,7 +24,8 @@ pub(super) fn key_prefix(name: &MailboxName) -> String {
     }
 }
 
-/// Adds a mailbox, and removes a few that idle expiry has deleted. The mailbox of a user without the permission is not listed.
+/// Adds a mailbox, and removes a few that idle expiry has deleted. The mailbox of a user without
+/// the permission is not listed.
 pub(super) async fn add(client: &Arc<RedisClient>, name: &MailboxName) {
     let _ = client.command(cmd("SADD").arg(KEY).arg(name.to_string())).await;
     let some = client.command(cmd("SRANDMEMBER").arg(KEY).arg(CHECKED)).await;
@@ -59,7 +60,8 @@ fn parse(name: &str) -> Result<MailboxName, Error> {
     }
 }
 
-/// Returns whether a registered mailbox exists. Idle expiry deletes a mailbox, but not its name, so this does.
+/// Returns whether a registered mailbox exists. Idle expiry deletes a mailbox but not its
+/// name, so this removes the name.
 async fn check(client: &Arc<RedisClient>, name: &MailboxName) -> Result<bool, RequestError> {
     let exists = async || {
         let exists = client.command(cmd("HEXISTS").arg(format!("{}:meta", key_prefix(name))).arg("made")).await?;

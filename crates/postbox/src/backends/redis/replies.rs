@@ -1,4 +1,5 @@
-//! The reply store of this backend: a hash for each reply. The replies share 64 hash slots, so that 64 channels suffice.
+//! The reply store of this backend: a hash for each reply. The replies share 64 hash slots, so that
+//! 64 channels suffice.
 
 use std::fmt;
 use std::sync::Arc;
@@ -56,9 +57,9 @@ async fn run(
 }
 
 /// Reads an entry without consuming it. Also returns the server's time.
-async fn look(client: &Arc<RedisClient>, id: &ReplyId) -> Result<(Option<ReplyEntry>, Moment), Error> {
+async fn read_entry(client: &Arc<RedisClient>, id: &ReplyId) -> Result<(Option<ReplyEntry>, Moment), Error> {
     let text = id.to_string();
-    let response = run(client, &script::REPLY_GET, shard_of(&text, SHARDS), &text, vec!["look".into()]).await?;
+    let response = run(client, &script::REPLY_GET, shard_of(&text, SHARDS), &text, vec![]).await?;
     let parts = list(response);
     let now = moment(parts.last().unwrap_or(&Value::Nil));
     Ok((parse_entry(id, parts), now))
@@ -140,7 +141,7 @@ impl ReplyStore for RedisReplyStore {
 
     fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
         let client = Arc::clone(&self.client);
-        io_thread::ask(async move { Ok(look(&client, &id).await?.0) })
+        io_thread::ask(async move { Ok(read_entry(&client, &id).await?.0) })
     }
 
     fn consume(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
@@ -179,7 +180,7 @@ impl ReplyStore for RedisReplyStore {
                 let (client, id, channel) = (Arc::clone(&client), id.clone(), Arc::clone(&channel));
                 io_thread::ask(async move {
                     client.subscribe(&channel).await?;
-                    match look(&client, &id).await? {
+                    match read_entry(&client, &id).await? {
                         (Some(ReplyEntry { state: ReplyState::Pending, expires_at, .. }), now) => {
                             let left = expires_at.duration_since(SystemTime::from(now)).unwrap_or_default();
                             Ok((vec![], Some(left)))

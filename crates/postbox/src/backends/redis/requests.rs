@@ -1,4 +1,5 @@
-//! The batched requests of a mailbox: concurrent operations of one kind share a request, which is one call of a script.
+//! The batched requests of a mailbox: concurrent operations of one kind share a request, which is
+//! one call of a script.
 
 use std::iter::Take;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ const MAX_BYTES: usize = 4 << 20;
 /// One batcher for each kind of request.
 pub(super) struct Batchers {
     sends: Batcher<SendOperation>,
-    /// Sends that wait for replicas use another connection, so that no other operation waits for them.
+    /// Sends that wait for replicas use another connection, so that no other operation waits for
+    /// them.
     durable_sends: Batcher<SendOperation>,
     receives: Batcher<ReceiveOperation>,
     settlements: Batcher<SettleOperation>,
@@ -40,7 +42,8 @@ impl Batchers {
     }
 }
 
-/// One request in flight keeps the operations in order, and lets the server remember the last one only.
+/// One request in flight keeps the operations in order, and lets the server remember the last one
+/// only.
 fn batcher<E: Entry>() -> Batcher<E> {
     Batcher::new(BatchLimits { entries: MAX_ENTRIES, requests: 1, gathers: true }, MAX_BYTES)
 }
@@ -231,8 +234,8 @@ impl Queue {
         respond(callers, received, |mut received| received.next().unwrap_or_default());
     }
 
-    /// Gives back messages that no receiver took. After [`UNSEEN`] the delivery counts and the message joins the tail, because
-    /// later messages may have been delivered meanwhile.
+    /// Gives back messages that no receiver took. After [`UNSEEN`] the delivery counts and the
+    /// message joins the tail, because later messages may have been delivered meanwhile.
     pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery], since: Instant) {
         let (kind, argument) = match since.elapsed() < UNSEEN {
             true => (SettleKind::Release, Bytes::new()),

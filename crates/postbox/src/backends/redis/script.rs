@@ -98,7 +98,8 @@ impl ScriptCall {
     }
 }
 
-/// A script is these files of `lua/`, one after the other, with `time.lua` or `test_time.lua` before them.
+/// A script is these files of `lua/`, one after the other, with `time.lua` or `test_time.lua`
+/// before them.
 macro_rules! scripts {
     ($($name:ident: $($file:literal)+;)+) => {
         $(pub(super) static $name: LazyLock<Script> =
@@ -107,7 +108,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    // A plain part returns if it can complete the request. So it does not pay for the functions of `transitions`.
+    // A plain part returns if it can complete the request. So it does not pay for the functions of
+    // `transitions`.
     SEND: "head" "send_plain" "transitions" "send";
     RECEIVE: "head" "receive_plain" "transitions" "receive";
     SETTLE: "head" "settle_plain" "transitions" "settle";

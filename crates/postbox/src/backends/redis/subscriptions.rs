@@ -120,8 +120,9 @@ impl RedisClient {
                 }
             }
             PushKind::Disconnection => self.connection_lost(connection, Purpose::Subscriptions, false),
-            // The slot of the channel has moved to another node. The client library takes this push for the response to the
-            // next request, and from then on each response for that to a later request.
+            // The slot of the channel has moved to another node. The client library takes this push
+            // for the response to the next request, and from then on each response for that to a
+            // later request.
             PushKind::SUnsubscribe | PushKind::Unsubscribe if subscriptions.channels().contains_key(&text(0)) => {
                 self.connection_lost(connection, Purpose::Subscriptions, true);
             }

@@ -1,4 +1,5 @@
--- Deletes the mailbox with all its messages. Returns 1. The remembered requests stay, so that none is executed twice.
+-- Deletes the mailbox with all its messages. Returns 1. The remembered requests stay, so that none
+-- is executed twice.
 if replayed then return 1 end
 for i = 2, #KEYS do
   call('UNLINK', KEYS[i])

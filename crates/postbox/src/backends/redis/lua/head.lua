@@ -1,43 +1,46 @@
--- The first part of every mailbox script, after `time.lua`: the stored format, and what all verbs share.
+-- The first part of every mailbox script, after `time.lua`: the stored format, and what all verbs
+-- share.
 --
 -- KEYS: the keys of the mailbox, in the order of the list below.
--- ARGV: 1 the request's token, 2 settings, 3 `1` in a cluster, 4 the field of `meta` that remembers the request,
--- 5 `1` if the verb must fail when the server has no memory left. The arguments of the verb start at 6.
+-- ARGV: 1 the request's token, 2 settings, 3 `1` in a cluster, 4 the field of `meta` that remembers
+-- the request, 5 `1` if the verb must fail when the server has no memory left. The arguments of the
+-- verb start at 6.
 --
 -- Times are half microseconds since 1970.
 -- An entry is 32 bytes that identify one delivery of one message:
---   flags (1 byte)        1: the message expires, 2: it has a group; the upper six bits count its releases
+--   flags (1 byte)       1: it expires, 2: it has a group; the upper six bits: its releases
 --   deliveries (3 bytes)
 --   id (16 bytes)
---   rank (43 bits)        orders `pending`; a message gets the next rank when it becomes visible. The 4 bytes after the
---                         id are its lower 32 bits, the first 11 bits of the last 8 bytes its upper bits
---   sent at (53 bits)     the rest of the last 8 bytes
+--   rank (43 bits)       orders `pending`; a message gets the next one when it becomes visible. The
+--                        lower 32 bits follow the id, the upper 11 bits begin the last 8 bytes
+--   sent at (53 bits)    the rest of the last 8 bytes
 --
---   meta       hash    `made`: the settings, set while the mailbox exists; `tombs`: number of tombstones; `due`: no
---                      member of `invisible` ends earlier (missing: unknown); `rank`: the highest rank; `idle_at`:
---                      when the mailbox is deleted unless it is used; `op:CLIENT:SLOT`: the last request of a slot,
---                      as its token (8 bytes), its time in seconds (10 bytes) and its result; `swept`: the cursor of
---                      the scan that removes old requests
---   pending    list    entries of the messages that can be delivered, in order. A message that expires leaves its
---                      entry behind, which is skipped: a tombstone
---   invisible  zset    a letter and an entry, by the time at which the state ends: L leased, D delayed, R returned
---                      with a delay
---   data       hash    id -> message
---   delayed    hash    id -> member of `invisible`, for D and R
---   special    hash    id -> record (MessagePack) of a message that expires or has a group. Fields: x when it expires,
---                      g group, e its entry, m its member of `behind`, s its state: P pending, B behind, X expired, or
---                      the letter of `invisible`
---   expiring   zset    ids by the time at which the messages expire
---   behind     zset    the group, an order and the entry of messages that wait for the head of their group
---   heads      hash    group -> 1 while a message of the group is pending, leased or returned
---   dead       zset    ids of dead letters by the time at which they were dead-lettered
---   graves     hash    id -> dead letter (MessagePack): e entry, r reason, t time, b message, g group
---   dedup      hash    deduplication id -> end of its window (8 bytes) and the id of the first message
---   dedups     zset    deduplication ids by the end of their windows
+--   meta       hash  `made`: the settings, set while the mailbox exists; `tombs`: number of
+--                    tombstones; `due`: no member of `invisible` ends earlier (missing: unknown);
+--                    `rank`: the highest rank; `idle_at`: when an unused mailbox is deleted;
+--                    `op:CLIENT:SLOT`: token (8 bytes), seconds (10 bytes) and result of the last
+--                    request of a slot; `swept`: cursor of the scan that removes old requests
+--   pending    list  entries of messages that can be delivered, in order. A message that expires
+--                    leaves its entry behind as a tombstone, which is skipped
+--   invisible  zset  a state letter and an entry, by the time at which the state ends: L leased,
+--                    D delayed, R returned with a delay
+--   data       hash  id -> message
+--   delayed    hash  id -> member of `invisible`, for D and R
+--   special    hash  id -> record (MessagePack) of a message that expires or has a group: x when it
+--                    expires, g group, e entry, m member of `behind`, s state: P pending, B behind,
+--                    X expired, or the state letter of `invisible`
+--   expiring   zset  ids by the time at which the messages expire
+--   behind     zset  group, order and entry of messages that wait for the head of their group
+--   heads      hash  group -> 1 while a message of the group is pending, leased or returned
+--   dead       zset  ids of dead letters by the time at which they were dead-lettered
+--   graves     hash  id -> dead letter (MessagePack): e entry, r reason, t time, b message, g group
+--   dedup      hash  deduplication id -> end of its window (8 bytes) and id of the first message
+--   dedups     zset  deduplication ids by the end of their windows
 local META, PENDING, INVISIBLE, DATA = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local DELAYED, RECORDS, EXPIRING, GROUP_WAITING, GROUP_HEADS = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local DEAD_LETTER_IDS, DEAD_LETTERS, DEDUPLICATION, DEDUPLICATION_ENDS = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
--- SETTINGS are `=` and settings to store, or `?` and settings to use if this script creates the mailbox.
+-- SETTINGS are `=` and settings to store, or `?` and settings to use if this script creates the
+-- mailbox.
 local TOKEN, SETTINGS, CLUSTER, OPERATION, NEEDS_MEMORY = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- In a cluster, sharded channels exist from Redis 7 on. Only these versions define the number.
 local PUBLISH = CLUSTER == '1' and redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'
@@ -66,13 +69,15 @@ if last_operation then
   if last_token == token then
     replayed = sub(last_operation, 19)
   elseif last_token > token then
-    -- The tokens of a slot grow. The client has already received the result of an older one by another attempt.
+    -- The tokens of a slot grow. The client has already received the result of an older one by
+    -- another attempt.
     return redis.error_reply('LATE a later operation of this client was done')
   end
 end
 local is_deadline_added, ready_count = false, 0
 
--- max_size, max_deliveries, window (of deduplication), idle; expiring: the mailbox has held messages that expire.
+-- max_size, max_deliveries, window (of deduplication), idle; expiring: the mailbox has held
+-- messages that expire.
 local settings
 local function parse_settings(text)
   settings = { window = 300000 }
@@ -114,8 +119,8 @@ local function with_next_rank(entry)
     .. string.char(math.floor(upper / 8), upper % 8 * 32 + byte(entry, 26) % 32) .. sub(entry, 27)
 end
 
--- Every verb ends with this. It stores the changed fields of `meta` and wakes receivers. A verb that writes gives its
--- result, which is remembered.
+-- Every verb ends with this. It stores the changed fields of `meta` and wakes receivers. A verb
+-- that writes gives its result, which is remembered.
 local function finish_operation(result)
   local fields = result and { OPERATION, TOKEN .. seconds .. result } or {}
   if is_deadline_read and stored_settings then
@@ -127,7 +132,8 @@ local function finish_operation(result)
   if #fields > 0 then redis.pcall('HSET', META, unpack(fields)) end
   if result then
     if not last_operation or sub(last_operation, 9, 16) ~= sub(seconds, 1, 8) then
-      -- About every 100 s, a client removes one page of old requests, and deduplication ids whose window has ended.
+      -- About every 100 s, a client removes one page of old requests, and deduplication ids whose
+      -- window has ended.
       local page = redis.pcall('HSCAN', META, call('HGET', META, 'swept') or '0', 'MATCH', 'op:*', 'COUNT', '100')
       local old_operations = {}
       for i = 1, page.err and 0 or #page[2], 2 do
@@ -161,8 +167,8 @@ local function finish_operation(result)
   end
 end
 
--- Returns whether a verb must promote messages first. Reads the next deadline from `invisible` if the known one has
--- passed.
+-- Returns whether a verb must promote messages first. Reads the next deadline from `invisible` if
+-- the known one has passed.
 local function has_due_messages()
   if not next_deadline or next_deadline <= now then
     next_deadline = tonumber(call('ZRANGE', INVISIBLE, '0', '0', 'WITHSCORES')[2] or NEVER)
@@ -171,8 +177,8 @@ local function has_due_messages()
   return settings.expiring or next_deadline <= now
 end
 
--- Returns the bodies of entries, and false for tombstones. The id of an expired message may be in use again. So the
--- record of a message that expires names its entry.
+-- Returns the bodies of entries, and false for tombstones. The id of an expired message may be in
+-- use again. So the record of a message that expires names its entry.
 local function read_bodies(entries)
   local ids = {}
   for i = 1, #entries do

@@ -1,10 +1,14 @@
--- Leases messages for several receives at once. Continues with `receive.lua` if messages are due, or if a leased
--- message expires or has a group.
+-- Leases messages for several receives at once. Continues with `receive.lua` if messages are due,
+-- or if a leased message expires or has a group.
 --
--- ARGV from 6: the maximum number of messages and the visibility timeout in milliseconds, for each receive.
--- Returns the time; the time of the next deadline if a receive got nothing, or -1; the number of messages of each
--- receive and, after a semicolon, their members of `invisible`; then the messages. The list is flat, and numbers are
--- written as text, because the server is slow with nested lists and numbers.
+-- ARGV from 6, for each receive: the maximum number of messages, the visibility timeout in
+-- milliseconds.
+-- Returns a flat list, with numbers as text, because the server is slow with nested lists and
+-- numbers:
+--   the time
+--   when to retry if a receive got nothing, or -1
+--   the number of messages of each receive, a semicolon, and the members of `invisible`
+--   each message
 local members, bodies, counts = {}, {}, {}
 local has_records = false
 
@@ -74,17 +78,17 @@ local function lease_ready()
   add_invisible(soonest, unpack(leases))
 end
 
--- Returns when a receive that got nothing has to look again, or -1.
-local function next_look()
+-- Returns the time at which an empty receive has to retry, or -1.
+local function retry_time()
   if counts[#counts] ~= '0' then return -1 end
   local deadline = call('ZRANGE', INVISIBLE, 0, 0, 'WITHSCORES')[2]
   local expiry = settings.expiring and call('ZRANGE', EXPIRING, 0, 0, 'WITHSCORES')[2]
-  local look = math.min(tonumber(deadline or NEVER), tonumber(expiry or NEVER))
+  local retry = math.min(tonumber(deadline or NEVER), tonumber(expiry or NEVER))
   if settings.idle then
     -- A waiting receiver keeps the mailbox in use.
-    look = math.min(look, now + settings.idle * 1000)
+    retry = math.min(retry, now + settings.idle * 1000)
   end
-  return look < NEVER and look or -1
+  return retry < NEVER and retry or -1
 end
 
 if replayed then
@@ -96,7 +100,7 @@ local function finish_receive()
   local leased = table.concat(counts, ',') .. ';' .. table.concat(members)
   -- An empty result is remembered too, so that a late second attempt leases nothing.
   finish_operation(leased)
-  return { now, next_look(), leased, unpack(bodies) }
+  return { now, retry_time(), leased, unpack(bodies) }
 end
 
 local is_plain = not has_due_messages()

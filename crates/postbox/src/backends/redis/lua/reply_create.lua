@@ -1,4 +1,5 @@
--- Creates a pending entry. ARGV: 5 its time to live in milliseconds. Returns 1, or 0 if the entry exists.
+-- Creates a pending entry. ARGV: 5 its time to live in milliseconds. Returns 1, or 0 if the entry
+-- exists.
 local deleted = call('ZRANGEBYSCORE', EXPIRIES, '-inf', now - GRACE_MILLIS, 'LIMIT', 0, 100)
 if #deleted > 0 then call('ZREM', EXPIRIES, unpack(deleted)) end
 local found = call('HMGET', ENTRY, 'state', 'token')

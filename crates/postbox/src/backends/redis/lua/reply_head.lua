@@ -1,12 +1,12 @@
 -- The first part of every script of the reply store, after `time.lua`.
 --
 -- KEYS: 1 the entry of a reply, 2 the ids of the shard's entries by the time at which they expire.
--- ARGV: 1 the request's token, 2 the id, 3 `1` in a cluster, 4 the channel of the shard. The arguments of the verb
--- start at 5.
+-- ARGV: 1 the request's token, 2 the id, 3 `1` in a cluster, 4 the channel of the shard. The
+-- arguments of the verb start at 5.
 --
--- An entry is a hash: state (pending, resolved, cancelled, gone), value, type, created, expires, resolved (times in
--- milliseconds), and the token of the request that set the state, so that a repeated request succeeds.
--- The server deletes an entry a minute after it has expired.
+-- An entry is a hash: state (pending, resolved, cancelled, gone), value, type, created, expires,
+-- resolved (times in milliseconds), and the token of the request that set the state, so that a
+-- repeated request succeeds. The server deletes an entry a minute after it has expired.
 local ENTRY, EXPIRIES = KEYS[1], KEYS[2]
 local TOKEN, ID, CLUSTER, CHANNEL = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- In a cluster, sharded channels exist from Redis 7 on. Only these versions define the number.

@@ -1,13 +1,17 @@
--- Stores plain messages: without delay, expiry, group, own id or deduplication id. Continues with `send.lua` if a
--- message is not plain, if the mailbox has a limit, or if messages are due.
+-- Stores plain messages: without delay, expiry, group, own id or deduplication id. Continues with
+-- `send.lua` if a message is not plain, if the mailbox has a limit, or if messages are due.
 --
--- ARGV: 6 `1` if all messages are plain; then the id and the body of each message, followed by its delay in
--- milliseconds and its options unless all are plain.
--- Returns 1 or 0: whether the mailbox may be new. Unless all messages were stored, a list of this number and a result
--- for each message: nothing, `=` and the id of the first one, `id in use`, or `full` and the limit.
+-- ARGV: 6 `1` if all messages are plain. Then for each message: its id, its body and, unless all
+-- are plain, its delay in milliseconds and its options.
+-- Returns whether the mailbox may be new, 1 or 0. `send.lua` returns a list: this number, and a
+-- list that is empty if all messages were stored. Otherwise it has a result for each message:
+--   nothing         the message was stored
+--   `=` and an id   an earlier message has the same deduplication id or id, and this is its id
+--   `id in use`     an earlier message has the same id and another body
+--   `full` and n    the mailbox holds n messages, which is its limit
 if replayed then
-  -- A WAIT for replicas covers only earlier writes of its connection, so this attempt writes too. A server without
-  -- memory lets a script continue after a first write that needs none.
+  -- A WAIT for replicas covers only earlier writes of its connection, so this attempt writes too. A
+  -- server without memory lets a script continue after a first write that needs none.
   call('HDEL', META, '')
   call('HSET', META, OPERATION, last_operation)
   -- The lost response may have said that the mailbox was new.

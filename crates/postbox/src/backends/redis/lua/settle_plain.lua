@@ -1,9 +1,10 @@
--- Acknowledges plain deliveries. Continues with `settle.lua` if a message expires or has a group, or if an operation is
--- not an acknowledgement.
+-- Acknowledges plain deliveries. Continues with `settle.lua` if a message expires or has a group,
+-- or if an operation is not an acknowledgement.
 --
--- ARGV: 6 `1` if all are acknowledgements. Then the member of `invisible` of each delivery; unless all are
--- acknowledgements, each between its operation and an argument: A acknowledge, R return after milliseconds, E extend by
--- milliseconds, D dead-letter for a reason, U release.
+-- ARGV: 6 `1` if all are acknowledgements. Then for each delivery its member of `invisible` or,
+-- unless all are acknowledgements, an operation, the member and an argument. Operations:
+--   A acknowledge                 R return after milliseconds      E extend by milliseconds
+--   D dead-letter for a reason    U release: undo the delivery
 -- Returns one character for each delivery: 1 if it is settled, 0 if its lease has ended.
 if replayed then return replayed end
 
@@ -14,7 +15,8 @@ end
 if is_plain then
   local results, ids = {}, {}
   if #ARGV < 23 and next_deadline and next_deadline > now then
-    -- No lease has ended, so a member that is present is leased. For up to 16 members, one ZREM each is faster.
+    -- No lease has ended, so a member that is present is leased. For up to 16 members, one ZREM
+    -- each is faster.
     for i = 7, #ARGV do
       local is_leased = call('ZREM', INVISIBLE, ARGV[i]) == 1
       results[#results + 1] = is_leased and '1' or '0'

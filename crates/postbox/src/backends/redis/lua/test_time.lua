@@ -1,2 +1,3 @@
--- Replaces `time.lua` in tests. The time is a key that tests set. Each script sees a time half a millisecond later.
+-- Replaces `time.lua` in tests. The time is a key that tests set. Each script sees a time half a
+-- millisecond later.
 local function clock() return redis.call('INCRBY', 'postbox:test:time', 1000) end

@@ -219,7 +219,8 @@ local function delete_expired()
   end
 end
 
--- Ends leases and delays that are due, in the order of their deadlines. Then deletes expired messages.
+-- Ends leases and delays that are due, in the order of their deadlines. Then deletes expired
+-- messages.
 local function promote_due()
   if not has_due_messages() then return end
   local ended
