@@ -1,4 +1,4 @@
-//! One mailbox on a server.
+//! The mailbox of this backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use redis::{Value, cmd};
 
-use super::entry::{ENTRY, bytes, delivery, integer, list, member, millis, moment, natural};
-use super::fault::Fault;
-use super::post::{IDENTITY, Post, REGISTRY};
-use super::requests::{ACKNOWLEDGE, BURY, EXTEND, RELEASE, RETURN};
-use super::script;
+use super::message_format::{
+    ENTRY, bytes, delivery, integer, list, max_argument, member, millis, moment, natural, text,
+};
+use super::queue::Queue;
+use super::redis_client::RedisClient;
+use super::requests::{SettleKind, Settlement};
+use super::script::{self, Script};
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
@@ -22,68 +24,81 @@ use crate::runtime::clock::{Clock as _, Moment, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::waiters::{Waits, look_until};
 
+/// Holds a random id, by which two addresses of one database are recognized. Written when two
+/// mailboxes are first compared.
+const DATABASE_ID: &str = "{postbox}:identity";
+
 pub(super) struct RedisMailbox {
-    pub(super) post: Arc<Post>,
-    /// As long as there is a handle, whoever opens the place again shares its connection.
-    pub(super) _backend: Arc<super::Inner>,
+    queue: Arc<Queue>,
+    /// While a mailbox is open, a second open of the URI shares its connections.
+    _backend: Arc<super::Inner>,
 }
 
 impl fmt::Debug for RedisMailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisMailbox").field("name", &self.post.name).finish_non_exhaustive()
+        f.debug_struct("RedisMailbox").field("name", self.queue.name()).finish_non_exhaustive()
     }
 }
 
 impl RedisMailbox {
-    /// A verb with a result for each of its entries.
-    fn each<E>(
+    pub(super) fn new(queue: Arc<Queue>, backend: Arc<super::Inner>) -> Self {
+        RedisMailbox { queue, _backend: backend }
+    }
+
+    /// Runs a script that is not batched.
+    fn run<T: Send + 'static>(
+        &self,
+        script: &'static Script,
+        arguments: Vec<Bytes>,
+        parse: impl FnOnce(Value) -> T + Send + 'static,
+    ) -> Answer<Result<T, Error>> {
+        let queue = Arc::clone(&self.queue);
+        io_thread::ask(async move { Ok(parse(queue.run_other(script, arguments).await?)) })
+    }
+
+    fn settle<E>(
         &self,
         entries: Batch<E>,
-        act: impl Fn(E) -> (Receipt, &'static [u8], Bytes),
+        parse: impl Fn(E) -> (Receipt, SettleKind, Bytes),
     ) -> Answer<Batch<Result<(), Error>>> {
-        let mut acts = Vec::with_capacity(entries.len());
+        let mut settlements = Vec::with_capacity(entries.len());
         let mut ids: Vec<(MessageId, bool)> = Vec::with_capacity(entries.len());
         for entry in entries {
-            let (receipt, letter, argument) = act(entry);
+            let (receipt, kind, argument) = parse(entry);
             let member = member(&receipt);
             ids.push((receipt.id, member.is_some()));
-            acts.extend(member.map(|member| (letter, member, argument)));
+            settlements.extend(member.map(|member| Settlement { kind, member, argument }));
         }
-        let ended = |id| Err(Error::ReceiptHandleExpired { id });
-        if acts.is_empty() {
-            return Answer::ready(ids.into_iter().map(|(id, _)| ended(id)).collect());
+        let expired = |id| Err(Error::ReceiptHandleExpired { id });
+        if settlements.is_empty() {
+            return Answer::ready(ids.into_iter().map(|(id, _)| expired(id)).collect());
         }
-        self.post.act(acts).map(move |done| match done {
+        self.queue.settle(settlements).map(move |settled| match settled {
             Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
-            Ok(done) => {
-                let mut done = done.into_iter();
-                let mut is_done = |is_ours: bool| is_ours && done.next().unwrap_or(false);
-                ids.into_iter().map(|(id, is_ours)| if is_done(is_ours) { Ok(()) } else { ended(id) }).collect()
+            Ok(settled) => {
+                let mut settled = settled.into_iter();
+                let mut is_settled = |is_known: bool| is_known && settled.next().unwrap_or(false);
+                ids.into_iter().map(|(id, is_known)| if is_settled(is_known) { Ok(()) } else { expired(id) }).collect()
             }
         })
     }
 }
 
-/// A number of messages, as scripts take it: more than a mailbox holds is as good as the largest number.
-pub(super) fn at_most(many: usize) -> Bytes {
-    many.min(i32::MAX as usize).to_string().into()
-}
-
-/// Takes what comes until the deadline. It looks and waits where the connection is: what the server tells of is asked for at once,
-/// and the receiver is woken when it is there.
-async fn long_poll(post: Arc<Post>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(&post.link), |link| &link.hubs, post.channel.clone());
+/// Receives until there is a message or the deadline. It runs on the I/O thread, so a published
+/// message starts the next receive without waking the caller first.
+async fn long_poll(queue: Arc<Queue>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
+    let waits = Waits::begin(Arc::clone(queue.client()), RedisClient::waiters, queue.channel().to_string());
     let look = || {
-        let post = Arc::clone(&post);
-        if post.link.is_subscribed(&post.channel) {
-            return post.take(request);
+        let queue = Arc::clone(&queue);
+        if queue.client().subscriptions().contains(queue.channel()) {
+            return queue.receive(request);
         }
         let subscribing = {
-            let post = Arc::clone(&post);
-            io_thread::ask(async move { post.link.subscribe(&post.channel).await })
+            let queue = Arc::clone(&queue);
+            io_thread::ask(async move { queue.client().subscribe(queue.channel()).await })
         };
         subscribing.then(move |subscribed| match subscribed {
-            Ok(()) => post.take(request),
+            Ok(()) => queue.receive(request),
             Err(error) => Answer::ready(Err(error)),
         })
     };
@@ -96,103 +111,102 @@ impl ByteMailbox for RedisMailbox {
             let error = Error::invalid("message id", &bad.id, "a UUID");
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
-        let many = messages.len();
-        self.post.send(messages).map(move |sent| match sent {
+        let count = messages.len();
+        self.queue.send(messages).map(move |sent| match sent {
             Ok(results) => results.into(),
-            Err(error) => (0..many).map(|_| Err(error.clone())).collect(),
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         })
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if request.wait.is_zero() {
-            return self.post.take(request).map(|taken| Ok(taken?.0));
+            return self.queue.receive(request).map(|received| Ok(received?.0));
         }
-        let post = Arc::clone(&self.post);
+        let queue = Arc::clone(&self.queue);
         let deadline = SystemClock.now().after(request.wait);
-        self.post.take(request).then(move |first| match first {
-            Ok((found, _)) if found.is_empty() => {
-                let back = Arc::clone(&post);
-                let undelivered = move |(found, since): (Vec<Delivery>, Instant)| back.give_back(&found, since);
-                let found = async move {
-                    let found = long_poll(post, request, deadline).await?;
-                    Ok((found, Instant::now()))
+        self.queue.receive(request).then(move |first| match first {
+            Ok((deliveries, _)) if deliveries.is_empty() => {
+                let owner = Arc::clone(&queue);
+                let undelivered =
+                    move |(deliveries, since): (Vec<Delivery>, Instant)| owner.give_back(&deliveries, since);
+                let received = async move {
+                    let deliveries = long_poll(queue, request, deadline).await?;
+                    Ok((deliveries, Instant::now()))
                 };
-                io_thread::wait(found, Some(Box::new(undelivered))).map(|found| Ok(found?.0))
+                io_thread::wait(received, Some(Box::new(undelivered))).map(|received| Ok(received?.0))
             }
-            first => Answer::ready(first.map(|(found, _)| found)),
+            first => Answer::ready(first.map(|(deliveries, _)| deliveries)),
         })
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(receipts, |receipt| (receipt, ACKNOWLEDGE, Bytes::new()))
+        self.settle(receipts, |receipt| (receipt, SettleKind::Acknowledge, Bytes::new()))
     }
 
     fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(changes, |(receipt, visibility)| match visibility {
-            Visibility::Return(after) => (receipt, RETURN, millis(after).to_string().into()),
-            Visibility::Extend(by) => (receipt, EXTEND, millis(by).to_string().into()),
-            Visibility::Release => (receipt, RELEASE, Bytes::new()),
+        self.settle(changes, |(receipt, visibility)| match visibility {
+            Visibility::Return(after) => (receipt, SettleKind::Return, millis(after).to_string().into()),
+            Visibility::Extend(by) => (receipt, SettleKind::Extend, millis(by).to_string().into()),
+            Visibility::Release => (receipt, SettleKind::Release, Bytes::new()),
         })
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
-        self.each(letters, |(receipt, reason)| (receipt, BURY, reason.into()))
+    fn dead_letter(&self, receipts: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+        self.settle(receipts, |(receipt, reason)| (receipt, SettleKind::DeadLetter, reason.into()))
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
-        self.post.other(&script::PURGE, vec![], |many| natural(&many))
+        self.run(&script::PURGE, vec![], |count| natural(&count))
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
-        let post = Arc::clone(&self.post);
+        let queue = Arc::clone(&self.queue);
         io_thread::ask(async move {
-            let failed = |fault: Fault| fault.into_error(&post.link.place);
-            let new = new_uuid().to_string();
-            post.link.command(cmd("SET").arg(IDENTITY).arg(new).arg("NX")).await.map_err(failed)?;
-            let database = post.link.command(cmd("GET").arg(IDENTITY)).await.map_err(failed)?;
-            Ok(format!("{}/{}", String::from_utf8_lossy(&bytes(database)), post.name))
+            let client = queue.client();
+            let get_or_set = async {
+                client.command(cmd("SET").arg(DATABASE_ID).arg(new_uuid().to_string()).arg("NX")).await?;
+                client.command(cmd("GET").arg(DATABASE_ID)).await
+            };
+            let database = get_or_set.await.map_err(|error| client.error(error))?;
+            Ok(format!("{}/{}", text(database), queue.name()))
         })
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        self.post.other(&script::COUNTS, vec![], |answer| {
-            let counts: Vec<u64> = list(answer).iter().map(natural).collect();
+        self.run(&script::COUNTS, vec![], |response| {
+            let counts: Vec<u64> = list(response).iter().map(natural).collect();
             let count = |at: usize| counts.get(at).copied().unwrap_or(0);
             Counts::new(count(0), count(1), count(2), count(3))
         })
     }
 
     fn create(&self) -> Answer<Result<(), Error>> {
-        let post = Arc::clone(&self.post);
-        self.post.other(&script::CREATE, vec![], |_| ()).then(move |made| match made {
-            Ok(()) => io_thread::ask(async move {
-                post.register().await;
-                Ok(())
-            }),
-            Err(error) => Answer::ready(Err(error)),
+        let queue = Arc::clone(&self.queue);
+        io_thread::ask(async move {
+            queue.run_other(&script::CREATE, vec![]).await?;
+            queue.register().await;
+            Ok(())
         })
     }
 
     fn delete(&self) -> Answer<Result<(), Error>> {
-        let post = Arc::clone(&self.post);
-        self.post.other(&script::DELETE, vec![], |_| ()).then(move |gone| match gone {
-            Ok(()) => io_thread::ask(async move {
-                post.is_gone();
-                let _ = post.link.command(cmd("SREM").arg(REGISTRY).arg(post.name.to_string())).await;
-                Ok(())
-            }),
-            Err(error) => Answer::ready(Err(error)),
+        let queue = Arc::clone(&self.queue);
+        io_thread::ask(async move {
+            queue.run_other(&script::DELETE, vec![]).await?;
+            queue.unregister().await;
+            Ok(())
         })
     }
 
     fn cancel(&self, id: MessageId) -> Answer<Result<bool, Error>> {
         let Some(id) = id.as_u128() else { return Answer::ready(Ok(false)) };
-        self.post.other(&script::CANCEL, vec![Bytes::copy_from_slice(&id.to_be_bytes())], |done| integer(&done) == 1)
+        let id = Bytes::copy_from_slice(&id.to_be_bytes());
+        self.run(&script::CANCEL, vec![id], |is_cancelled| integer(&is_cancelled) == 1)
     }
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.post.other(&script::PEEK, vec![at_most(max)], |answer| {
-            let mut parts = list(answer).into_iter();
+        self.run(&script::PEEK, vec![max_argument(max)], |response| {
+            let mut parts = list(response).into_iter();
             let mut part = || parts.next().unwrap_or_default();
             let (now, entries, bodies) = (natural(&part()), bytes(part()), list(part()));
             entries.chunks_exact(ENTRY).zip(bodies).map(|(entry, body)| delivery(entry, bytes(body), now)).collect()
@@ -200,33 +214,30 @@ impl ByteMailbox for RedisMailbox {
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.post.other(&script::DEAD_LETTERS, vec![at_most(max)], |answer| {
-            let read = |letter: Value| {
+        self.run(&script::DEAD_LETTERS, vec![max_argument(max)], |response| {
+            let parse = |letter: Value| {
                 let mut parts = list(letter).into_iter();
                 let mut part = || parts.next().unwrap_or_default();
-                let (entry, died_at, reason, body) = (bytes(part()), natural(&part()), bytes(part()), bytes(part()));
+                let (entry, died_at, reason, body) = (bytes(part()), natural(&part()), text(part()), bytes(part()));
                 let is_whole = entry.len() == ENTRY;
-                is_whole.then(|| {
-                    let reason = String::from_utf8_lossy(&reason).into_owned();
-                    DeadLetter::new(delivery(&entry, body, died_at), moment(died_at), reason.into())
-                })
+                is_whole.then(|| DeadLetter::new(delivery(&entry, body, died_at), moment(died_at), reason.into()))
             };
-            list(answer).into_iter().filter_map(read).collect()
+            list(response).into_iter().filter_map(parse).collect()
         })
     }
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
-        let (most, id) = match which {
-            Redrive::UpTo(most) => (at_most(most), Bytes::new()),
+        let (max, id) = match which {
+            Redrive::UpTo(max) => (max_argument(max), Bytes::new()),
             Redrive::One(id) => match id.as_u128() {
-                Some(id) => (at_most(1), Bytes::copy_from_slice(&id.to_be_bytes())),
+                Some(id) => (max_argument(1), Bytes::copy_from_slice(&id.to_be_bytes())),
                 None => return Answer::ready(Ok(0)),
             },
         };
-        self.post.other(&script::REDRIVE, vec![most, id], |many| natural(&many))
+        self.run(&script::REDRIVE, vec![max, id], |count| natural(&count))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.post.other(&script::PURGE_DEAD_LETTERS, vec![], |many| natural(&many))
+        self.run(&script::PURGE_DEAD_LETTERS, vec![], |count| natural(&count))
     }
 }

@@ -1,17 +1,25 @@
-//! Mailboxes on Redis: one server, a cluster, or a primary that sentinels know. Feature `redis`.
+//! Mailboxes on Redis: one server, a cluster, or the primary that sentinels know. Feature `redis`.
 //!
-//! Every transition of a message is one script on the server, by the server's clock, and can be asked for twice without a
-//! second effect. All keys of a mailbox are in one slot. `docs/redis.md` says what is stored and what is promised.
+//! Each transition of a message is one script on the server, by the server's clock. A repeated
+//! request has no second effect. All keys of a mailbox are in one slot. `docs/redis.md` describes
+//! what is stored and what is promised.
+//!
+//! From a call to the server: [`mailbox`](self::mailbox) gives an operation to the batchers of
+//! [`requests`](self::requests). A request runs a script by the [`queue`](self::queue) and the
+//! [`redis_client`](self::redis_client), on a [`connection`](self::connection).
 
-mod entry;
-mod fault;
-mod link;
+mod config;
+mod connection;
+mod error;
 mod mailbox;
-mod place;
-mod post;
+mod message_format;
+mod queue;
+mod redis_client;
+mod registry;
 mod replies;
 mod requests;
 mod script;
+mod subscriptions;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,15 +27,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub use ::redis as client;
 use ::redis::cluster::ClusterClientBuilder;
-use ::redis::{Client, ProtocolVersion, cmd};
-use futures_util::future::join_all;
+use ::redis::{Client, ProtocolVersion};
 
-use self::entry::{bytes, list};
-use self::link::{Link, Manners, Target};
+pub(crate) use self::config::OPTIONS;
+use self::config::{Config, Options, Target};
+use self::error::RequestError;
 use self::mailbox::RedisMailbox;
-pub(crate) use self::place::OPTIONS;
-use self::place::Place;
-use self::post::{Post, REGISTRY, is_listed, listed_name};
+use self::queue::Queue;
+use self::redis_client::RedisClient;
 use self::replies::RedisReplyStore;
 use self::script::Time;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
@@ -37,7 +44,8 @@ use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, Uri};
 use crate::runtime::io_thread;
 
-/// The largest body and headers.
+/// The largest body and headers. A server takes more as one value, but not within the default
+/// timeout.
 const MAX_MESSAGE_SIZE: usize = 128 << 20;
 
 /// Mailboxes on Redis. `redis://host:6379/mailbox` opens one of them.
@@ -47,7 +55,7 @@ const MAX_MESSAGE_SIZE: usize = 128 << 20;
 /// use postbox::redis::client::Client;
 /// use postbox::{Connection, Mailbox};
 ///
-/// // With a client of one's own; a URI does the same.
+/// // With a client that you have; a URI does the same.
 /// let client = Client::open("redis://127.0.0.1:6379").unwrap();
 /// let connection = Connection::new(RedisBackend::from_client(client)?);
 /// let jobs: Mailbox<String> = connection.mailbox("jobs")?;
@@ -60,25 +68,27 @@ pub struct RedisBackend {
 }
 
 struct Inner {
-    link: Arc<Link>,
-    posts: Mutex<HashMap<MailboxName, Weak<Post>>>,
+    client: Arc<RedisClient>,
+    queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
 }
 
-/// Places that are connected: two opens of one place share a connection.
+/// The backends that are open, by [`Config::connection_key`]. Two opens of one URI share their
+/// connections.
 static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
 
 impl RedisBackend {
-    /// With a client of one's own: its address, user, database and certificates. It speaks RESP3 from here on. Nothing is
-    /// connected yet.
+    /// Uses the address, user, database and certificates of a client that you have, with RESP3.
+    /// Connects when it is first used.
     ///
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
     pub fn from_client(client: Client) -> Result<Self, Error> {
-        Self::with_time(client, Time::default())
+        Self::with_time(client, Time::Server)
     }
 
-    /// The same, with a time that tests move: the number in the key `postbox:test:time` of the database, in half microseconds
-    /// since 1970. Each script sees a time half a millisecond later than the script before. One server only, no cluster.
+    /// The same, with a time that tests set: the key `postbox:test:time` of the database holds it
+    /// in half microseconds since 1970. Each script sees a time half a millisecond after that of
+    /// the script before. For one server, not for a cluster.
     ///
     /// # Errors
     /// [`Error::Connection`] if the client cannot be used.
@@ -89,51 +99,56 @@ impl RedisBackend {
 
     fn with_time(client: Client, time: Time) -> Result<Self, Error> {
         let info = client.get_connection_info().clone();
-        let place = format!("redis://{}", info.addr());
+        let address = format!("redis://{}", info.addr());
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))
-            .map_err(|error| fault::fault_of(&error).explain(&place, error))?;
-        Ok(Self::new(Link::with_time(place, Target::Server(client), Manners::default(), time)))
+            .map_err(|error| RequestError::from(error).into_error(&address))?;
+        Ok(Self::new(RedisClient::new(address, Target::Server(client), Options::default(), time)))
     }
 
-    /// With a cluster client of one's own, which is built anew for each connection and speaks RESP3. Nothing is connected
-    /// yet.
+    /// Uses a function that returns the builder of a cluster client. It is called for each
+    /// connection, which has RESP3. Connects when it is first used.
     pub fn from_cluster(builder: impl Fn() -> ClusterClientBuilder + Send + Sync + 'static) -> Self {
-        Self::new(Link::new("redis+cluster".into(), Target::Cluster(Box::new(builder)), Manners::default()))
+        Self::new(RedisClient::new(
+            "redis+cluster".into(),
+            Target::Cluster(Box::new(builder)),
+            Options::default(),
+            Time::Server,
+        ))
     }
 
-    fn new(link: Arc<Link>) -> Self {
-        RedisBackend { inner: Arc::new(Inner { link, posts: Mutex::default() }) }
+    fn new(client: Arc<RedisClient>) -> Self {
+        RedisBackend { inner: Arc::new(Inner { client, queues: Mutex::default() }) }
     }
 
-    /// Connects to the server that a URI without the name of a mailbox leads to.
+    /// Connects to the server of a URI that has no mailbox name.
     pub(crate) fn open(text: &str, uri: &Uri) -> Answer<Result<Self, Error>> {
-        let place = match Place::parse(text, uri) {
-            Ok(place) => place,
+        let config = match Config::parse(text, uri) {
+            Ok(config) => config,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let Place { target, manners, shown, key } = place;
         let backend = {
             let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
             let open = open.get_or_insert_default();
             open.retain(|_, inner| inner.strong_count() > 0);
-            match open.get(&key).and_then(Weak::upgrade) {
+            match open.get(&config.connection_key).and_then(Weak::upgrade) {
                 Some(inner) => RedisBackend { inner },
                 None => {
-                    let backend = Self::new(Link::new(shown, target, manners));
-                    open.insert(key, Arc::downgrade(&backend.inner));
+                    let backend =
+                        Self::new(RedisClient::new(config.address, config.target, config.options, Time::Server));
+                    open.insert(config.connection_key, Arc::downgrade(&backend.inner));
                     backend
                 }
             }
         };
-        let link = Arc::clone(&backend.inner.link);
-        io_thread::ask(async move { link.connect().await }).map(move |connected| connected.map(|()| backend))
+        let client = Arc::clone(&backend.inner.client);
+        io_thread::ask(async move { client.connect().await }).map(move |connected| connected.map(|()| backend))
     }
 }
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisBackend").field("place", &self.inner.link.place).finish()
+        f.debug_struct("RedisBackend").field("address", &self.inner.client.address()).finish()
     }
 }
 
@@ -143,48 +158,32 @@ impl Backend for RedisBackend {
     }
 
     fn limits(&self) -> Limits {
-        // Less than a server takes as one value, so that a message arrives within the usual timeout.
         Limits { max_message_size: Some(MAX_MESSAGE_SIZE), ..Limits::generous() }
     }
 
     fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {
-        let mut posts = self.inner.posts.lock().unwrap_or_else(PoisonError::into_inner);
-        let post = match posts.get(name).and_then(Weak::upgrade) {
-            Some(post) => post,
+        let mut queues = self.inner.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = match queues.get(name).and_then(Weak::upgrade) {
+            Some(queue) => queue,
             None => {
-                if posts.len() % 64 == 63 {
-                    posts.retain(|_, post| post.strong_count() > 0);
+                if queues.len() % 64 == 63 {
+                    queues.retain(|_, queue| queue.strong_count() > 0);
                 }
-                let post = Post::new(Arc::clone(&self.inner.link), name.clone());
-                posts.insert(name.clone(), Arc::downgrade(&post));
-                post
+                let queue = Queue::new(Arc::clone(&self.inner.client), name.clone());
+                queues.insert(name.clone(), Arc::downgrade(&queue));
+                queue
             }
         };
-        post.configure(settings);
-        Ok(Arc::new(RedisMailbox { post, _backend: Arc::clone(&self.inner) }))
+        queue.configure(settings);
+        Ok(Arc::new(RedisMailbox::new(queue, Arc::clone(&self.inner))))
     }
 
     fn replies(&self) -> Option<Arc<dyn ReplyStore>> {
-        Some(Arc::new(RedisReplyStore { link: Arc::clone(&self.inner.link) }))
+        Some(Arc::new(RedisReplyStore::new(Arc::clone(&self.inner.client))))
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        let link = Arc::clone(&self.inner.link);
-        io_thread::ask(async move {
-            let failed = |fault: fault::Fault| fault.into_error(&link.place);
-            let known = link.command(cmd("SMEMBERS").arg(REGISTRY)).await.map_err(failed)?;
-            let known = list(known).into_iter().filter_map(|name| listed_name(&bytes(name)).ok());
-            let looks = known.map(|name| async {
-                let exists = is_listed(&link, &name).await;
-                exists.map(|exists| (name, exists))
-            });
-            let mut names = Vec::new();
-            for look in join_all(looks).await {
-                let (name, exists) = look.map_err(failed)?;
-                names.extend(exists.then_some(name));
-            }
-            names.sort();
-            Ok(names)
-        })
+        let client = Arc::clone(&self.inner.client);
+        io_thread::ask(async move { registry::existing(&client).await.map_err(|error| client.error(error)) })
     }
 }

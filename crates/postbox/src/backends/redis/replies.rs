@@ -1,62 +1,77 @@
-//! Replies on a server: a hash each, in a few slots, so that few channels tell of all of them.
+//! The reply store of this backend: a hash for each reply. The replies share 64 hash slots, so that
+//! 64 channels suffice.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::entry::{bytes, integer, list, millis, natural};
-use super::link::Link;
-use super::mailbox::at_most;
+use super::message_format::{bytes, integer, list, max_argument, millis, natural, text};
+use super::redis_client::RedisClient;
 use super::script::{self, Script};
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
-use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, shelf};
+use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, shelf as shard_of};
 use crate::runtime::clock::{Moment, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::waiters::{Waits, look_until};
 
-/// How the channels of replies end.
+/// The end of the name of every channel for replies.
 pub(super) const CHANNEL: &str = ":replies";
-/// So many slots are used. Part of the format: all programs must agree.
-const SHELVES: u32 = 64;
+/// Part of the stored format: all programs must use the same number.
+const SHARDS: u32 = 64;
 
 pub(super) struct RedisReplyStore {
-    pub(super) link: Arc<Link>,
+    client: Arc<RedisClient>,
 }
 
 impl fmt::Debug for RedisReplyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisReplyStore").field("place", &self.link.place).finish()
+        f.debug_struct("RedisReplyStore").field("address", &self.client.address()).finish()
     }
 }
 
-fn tag(shelf: u32) -> String {
-    format!("{{postbox.replies:{shelf}}}")
+/// The prefix of all keys of a shard: a hash tag.
+fn key_prefix(shard: u32) -> String {
+    format!("{{postbox.replies:{shard}}}")
 }
 
 async fn run(
-    link: &Arc<Link>,
+    client: &Arc<RedisClient>,
     script: &'static Script,
-    shelf: u32,
+    shard: u32,
     id: &str,
     more: Vec<Bytes>,
 ) -> Result<Value, Error> {
-    let tag = tag(shelf);
-    let keys = [format!("{tag}:reply:{id}"), format!("{tag}:expiries")];
-    let token = Bytes::from(format!("{}:{}", link.client, u64::from_be_bytes(link.token())));
-    let channel = Bytes::from(format!("{tag}{CHANNEL}"));
-    let mut arguments = vec![token, Bytes::copy_from_slice(id.as_bytes()), link.cluster_flag(), channel];
+    let prefix = key_prefix(shard);
+    let keys = [format!("{prefix}:reply:{id}"), format!("{prefix}:expiries")];
+    let token = Bytes::from(format!("{}:{}", client.id(), client.next_token()));
+    let channel = Bytes::from(format!("{prefix}{CHANNEL}"));
+    let mut arguments = vec![token, Bytes::copy_from_slice(id.as_bytes()), client.cluster_flag(), channel];
     arguments.extend(more);
-    link.run(script.call(link.time, &keys, &arguments)).await.map_err(|fault| fault.into_error(&link.place))
+    client.run(script, &keys, &arguments).await.map_err(|error| client.error(error))
 }
 
-fn entry(id: &ReplyId, answer: Value) -> Option<ReplyEntry> {
-    let mut parts = list(answer).into_iter();
+/// Reads an entry without consuming it. Also returns the server's time.
+async fn read_entry(client: &Arc<RedisClient>, id: &ReplyId) -> Result<(Option<ReplyEntry>, Moment), Error> {
+    let text = id.to_string();
+    let response = run(client, &script::REPLY_GET, shard_of(&text, SHARDS), &text, vec![]).await?;
+    let parts = list(response);
+    let now = moment(parts.last().unwrap_or(&Value::Nil));
+    Ok((parse_entry(id, parts), now))
+}
+
+/// Times of replies are milliseconds.
+fn moment(value: &Value) -> Moment {
+    Moment::from_nanos(natural(value).saturating_mul(1_000_000))
+}
+
+fn parse_entry(id: &ReplyId, parts: Vec<Value>) -> Option<ReplyEntry> {
+    let mut parts = parts.into_iter();
     let state = match bytes(parts.next()?).as_slice() {
         b"pending" => ReplyState::Pending,
         b"resolved" => ReplyState::Resolved,
@@ -65,123 +80,116 @@ fn entry(id: &ReplyId, answer: Value) -> Option<ReplyEntry> {
     };
     let mut part = || parts.next().unwrap_or_default();
     let (value, content_type) = (part(), part());
-    let moment = |value: &Value| Moment::from_nanos(natural(value).saturating_mul(1_000_000)).into();
-    let (created_at, expires_at, resolved) = (moment(&part()), moment(&part()), part());
-    let value = matches!(value, Value::BulkString(_)).then(|| ReplyValue {
-        body: bytes(value).into(),
-        content_type: String::from_utf8_lossy(&bytes(content_type)).as_ref().into(),
-    });
-    let resolved_at = matches!(resolved, Value::BulkString(_) | Value::Int(_)).then(|| moment(&resolved));
+    let (created_at, expires_at, resolved) = (moment(&part()).into(), moment(&part()).into(), part());
+    let value = matches!(value, Value::BulkString(_))
+        .then(|| ReplyValue { body: bytes(value).into(), content_type: text(content_type).as_str().into() });
+    let resolved_at = matches!(resolved, Value::BulkString(_) | Value::Int(_)).then(|| moment(&resolved).into());
     Some(ReplyEntry { id: id.clone(), value, state, created_at, expires_at, resolved_at })
 }
 
+/// The ids of at most `limit` expired entries.
+async fn expired(client: &Arc<RedisClient>, limit: usize) -> Result<Vec<String>, Error> {
+    let max = max_argument(limit);
+    let scans = (0..SHARDS).map(|shard| run(client, &script::REPLY_EXPIRED, shard, "", vec![max.clone()]));
+    let mut ids = Vec::new();
+    for found in join_all(scans).await {
+        ids.extend(list(found?).into_iter().map(text));
+    }
+    ids.truncate(limit);
+    Ok(ids)
+}
+
 impl RedisReplyStore {
-    fn ask<T: Send + 'static>(
+    pub(super) fn new(client: Arc<RedisClient>) -> Self {
+        RedisReplyStore { client }
+    }
+
+    fn run<T: Send + 'static>(
         &self,
         script: &'static Script,
         id: &ReplyId,
         more: Vec<Bytes>,
-        read: impl FnOnce(Value) -> T + Send + 'static,
+        parse: impl FnOnce(Value) -> T + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        let (link, id) = (Arc::clone(&self.link), id.to_string());
-        io_thread::ask(async move { Ok(read(run(&link, script, shelf(&id, SHELVES), &id, more).await?)) })
+        let (client, id) = (Arc::clone(&self.client), id.to_string());
+        io_thread::ask(async move { Ok(parse(run(&client, script, shard_of(&id, SHARDS), &id, more).await?)) })
     }
-
-    fn show(&self, id: ReplyId, how: &'static str) -> Answer<Result<Option<ReplyEntry>, Error>> {
-        let about = id.clone();
-        self.ask(&script::REPLY_GET, &id, vec![how.into()], move |answer| entry(&about, answer))
-    }
-}
-
-async fn expired(link: &Arc<Link>, limit: usize) -> Result<Vec<ReplyId>, Error> {
-    let limit = at_most(limit);
-    let looks = (0..SHELVES).map(|shelf| run(link, &script::REPLY_EXPIRED, shelf, "", vec![limit.clone()]));
-    let mut ids = Vec::new();
-    for found in join_all(looks).await {
-        ids.extend(list(found?).into_iter().map(|id| ReplyId::from(String::from_utf8_lossy(&bytes(id)).into_owned())));
-    }
-    Ok(ids)
 }
 
 impl ReplyStore for RedisReplyStore {
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>> {
-        self.ask(&script::REPLY_CREATE, &id, vec![millis(ttl).to_string().into()], |made| integer(&made) == 1)
+        let ttl = millis(ttl).to_string().into();
+        self.run(&script::REPLY_CREATE, &id, vec![ttl], |is_created| integer(&is_created) == 1)
     }
 
     fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>> {
         let content_type = Bytes::copy_from_slice(value.content_type.as_str().as_bytes());
-        self.ask(&script::REPLY_RESOLVE, &id, vec![value.body, content_type], |answer| match bytes(answer).as_slice() {
-            b"stored" => Resolved::Stored,
-            b"resolved" => Resolved::Refused(Some(ReplyState::Resolved)),
-            b"cancelled" => Resolved::Refused(Some(ReplyState::Cancelled)),
-            b"expired" => Resolved::Refused(Some(ReplyState::Expired)),
-            _ => Resolved::Refused(None),
+        self.run(&script::REPLY_RESOLVE, &id, vec![value.body, content_type], |response| {
+            match bytes(response).as_slice() {
+                b"stored" => Resolved::Stored,
+                b"resolved" => Resolved::Refused(Some(ReplyState::Resolved)),
+                b"cancelled" => Resolved::Refused(Some(ReplyState::Cancelled)),
+                b"expired" => Resolved::Refused(Some(ReplyState::Expired)),
+                _ => Resolved::Refused(None),
+            }
         })
     }
 
     fn cancel(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        self.ask(&script::REPLY_CANCEL, &id, vec![], |done| integer(&done) == 1)
+        self.run(&script::REPLY_CANCEL, &id, vec![], |is_cancelled| integer(&is_cancelled) == 1)
     }
 
     fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
-        self.show(id, "look")
+        let client = Arc::clone(&self.client);
+        io_thread::ask(async move { Ok(read_entry(&client, &id).await?.0) })
     }
 
     fn consume(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
-        self.show(id, "take")
+        let consumed = id.clone();
+        self.run(&script::REPLY_GET, &id, vec!["take".into()], move |entry| parse_entry(&consumed, list(entry)))
     }
 
     fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        self.ask(&script::REPLY_DELETE, &id, vec![], |done| integer(&done) == 1)
+        self.run(&script::REPLY_DELETE, &id, vec![], |is_deleted| integer(&is_deleted) == 1)
     }
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
-        let link = Arc::clone(&self.link);
-        io_thread::ask(async move {
-            let mut ids = expired(&link, limit).await?;
-            ids.truncate(limit);
-            Ok(ids)
-        })
+        let client = Arc::clone(&self.client);
+        io_thread::ask(async move { Ok(expired(&client, limit).await?.into_iter().map(ReplyId::from).collect()) })
     }
 
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>> {
-        let link = Arc::clone(&self.link);
+        let client = Arc::clone(&self.client);
         io_thread::ask(async move {
-            let mut ids: Vec<String> = expired(&link, limit).await?.iter().map(ToString::to_string).collect();
-            ids.truncate(limit);
-            let gone = ids.iter().map(|id| run(&link, &script::REPLY_DELETE, shelf(id, SHELVES), id, vec![]));
-            let mut many = 0;
-            for gone in join_all(gone).await {
-                many += natural(&gone?);
+            let ids = expired(&client, limit).await?;
+            let deletions = ids.iter().map(|id| run(&client, &script::REPLY_DELETE, shard_of(id, SHARDS), id, vec![]));
+            let mut count = 0;
+            for deleted in join_all(deletions).await {
+                count += natural(&deleted?);
             }
-            Ok(many)
+            Ok(count)
         })
     }
 
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
-        let link = Arc::clone(&self.link);
+        let client = Arc::clone(&self.client);
         let settled = async move {
-            let text = id.to_string();
-            let channel: Arc<str> = format!("{}{CHANNEL}", tag(shelf(&text, SHELVES))).into();
-            let key = format!("{channel}/{text}");
-            let waits = Waits::begin(Arc::clone(&link), |link| &link.hubs, key);
-            let look = || {
-                let (link, id, text, channel) = (Arc::clone(&link), id.clone(), text.clone(), Arc::clone(&channel));
+            let channel: Arc<str> = format!("{}{CHANNEL}", key_prefix(shard_of(&id.to_string(), SHARDS))).into();
+            let waits = Waits::begin(Arc::clone(&client), RedisClient::waiters, format!("{channel}/{id}"));
+            let check = || {
+                let (client, id, channel) = (Arc::clone(&client), id.clone(), Arc::clone(&channel));
                 io_thread::ask(async move {
-                    link.subscribe(&channel).await?;
-                    let answer =
-                        run(&link, &script::REPLY_GET, shelf(&text, SHELVES), &text, vec!["look".into()]).await?;
-                    let now = list(answer.clone()).last().map(natural).unwrap_or(0);
-                    match entry(&id, answer) {
-                        Some(ReplyEntry { state: ReplyState::Pending, expires_at, .. }) => {
-                            let now = std::time::SystemTime::from(Moment::from_nanos(now.saturating_mul(1_000_000)));
-                            Ok((vec![], Some(expires_at.duration_since(now).unwrap_or_default())))
+                    client.subscribe(&channel).await?;
+                    match read_entry(&client, &id).await? {
+                        (Some(ReplyEntry { state: ReplyState::Pending, expires_at, .. }), now) => {
+                            let left = expires_at.duration_since(SystemTime::from(now)).unwrap_or_default();
+                            Ok((vec![], Some(left)))
                         }
                         _ => Ok((vec![()], None)),
                     }
                 })
             };
-            Ok(!look_until(waits.hub(), &SystemClock::shared(), wait, look).await?.is_empty())
+            Ok(!look_until(waits.hub(), &SystemClock::shared(), wait, check).await?.is_empty())
         };
         io_thread::wait(settled, None)
     }

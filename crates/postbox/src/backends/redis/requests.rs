@@ -1,50 +1,59 @@
-//! Requests of a mailbox: concurrent operations of one kind share a request, which is one call of a script.
+//! The batched requests of a mailbox: concurrent operations of one kind share a request, which is
+//! one call of a script.
 
+use std::iter::Take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use redis::Value;
 
-use super::entry::{MEMBER, bytes, delivery, integer, list, member, millis, moment, natural, wishes};
-use super::post::Post;
+use super::message_format::{
+    MEMBER, bytes, delivery, flag, id_and_body, integer, list, member, millis, moment, natural, special_options,
+};
+use super::queue::{Queue, Slot};
 use super::script;
-use crate::backend::wire;
 use crate::backend::{Batch, Delivery, Outgoing, Receipt, Receive};
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
 use crate::mailbox::receive::in_background;
-use crate::runtime::batcher::{BatchLimits, Batcher, Entry, Work, submit};
+use crate::runtime::batcher::{BatchLimits, Batcher, Entry, Serve, submit};
 use crate::runtime::{oneshot, wake_all};
 
-/// A message that no receiver took within this time counts as delivered.
+/// A message that was received but not taken within this time counts as delivered.
 const UNSEEN: Duration = Duration::from_secs(1);
-/// The most entries of a request, and the most bytes.
 const MAX_ENTRIES: usize = 1_000;
 const MAX_BYTES: usize = 4 << 20;
 
-/// A batcher with one request under way, so that operations of its kind arrive in order, and the server need only remember
-/// the last request of each kind.
-pub(super) fn batcher<E: Entry>() -> Batcher<E> {
+/// One batcher for each kind of request.
+pub(super) struct Batchers {
+    sends: Batcher<SendOperation>,
+    /// Sends that wait for replicas use another connection, so that no other operation waits for
+    /// them.
+    durable_sends: Batcher<SendOperation>,
+    receives: Batcher<ReceiveOperation>,
+    settlements: Batcher<SettleOperation>,
+}
+
+impl Batchers {
+    pub(super) fn new() -> Self {
+        Batchers { sends: batcher(), durable_sends: batcher(), receives: batcher(), settlements: batcher() }
+    }
+}
+
+/// One request in flight keeps the operations in order, and lets the server remember the last one
+/// only.
+fn batcher<E: Entry>() -> Batcher<E> {
     Batcher::new(BatchLimits { entries: MAX_ENTRIES, requests: 1, gathers: true }, MAX_BYTES)
 }
 
-/// What becomes of a delivery, as scripts take it.
-pub(super) const ACKNOWLEDGE: &[u8] = b"A";
-pub(super) const RETURN: &[u8] = b"R";
-pub(super) const EXTEND: &[u8] = b"E";
-pub(super) const BURY: &[u8] = b"D";
-/// Undoes a delivery that no handler has seen.
-pub(super) const RELEASE: &[u8] = b"U";
-
-/// A send of one or several messages.
-pub(super) struct Sending {
+struct SendOperation {
     messages: Batch<Outgoing>,
     sender: oneshot::Sender<Vec<Result<MessageId, Error>>>,
 }
 
-impl Entry for Sending {
+impl Entry for SendOperation {
     fn weight(&self) -> usize {
         self.messages.len()
     }
@@ -54,104 +63,110 @@ impl Entry for Sending {
     }
 }
 
-/// The messages of a receive, and after how long the next one is due if there are none.
-pub(super) type Found = (Vec<Delivery>, Option<Duration>);
+/// The messages of a receive. If there are none, the time until the next deadline of the mailbox.
+pub(super) type Received = (Vec<Delivery>, Option<Duration>);
 
 /// A receive that does not wait.
-pub(super) struct Receiving {
+struct ReceiveOperation {
     max: usize,
     visibility: Duration,
-    sender: oneshot::Sender<Found>,
+    sender: oneshot::Sender<Received>,
 }
 
-impl Entry for Receiving {
+impl Entry for ReceiveOperation {
     fn weight(&self) -> usize {
         self.max
     }
 }
 
-/// An act's letter, the delivery that it is about, and its argument.
-pub(super) type Act = (&'static [u8], [u8; MEMBER], Bytes);
+/// How to settle a delivery.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum SettleKind {
+    Acknowledge = b'A' as isize,
+    Return = b'R' as isize,
+    Extend = b'E' as isize,
+    DeadLetter = b'D' as isize,
+    /// Undoes a delivery that no handler has seen.
+    Release = b'U' as isize,
+}
 
-/// Acts on deliveries: acknowledge, return, extend, release or bury.
-pub(super) struct Acting {
-    acts: Vec<Act>,
+pub(super) struct Settlement {
+    pub(super) kind: SettleKind,
+    pub(super) member: [u8; MEMBER],
+    pub(super) argument: Bytes,
+}
+
+struct SettleOperation {
+    settlements: Vec<Settlement>,
     sender: oneshot::Sender<Vec<bool>>,
 }
 
-impl Entry for Acting {
+impl Entry for SettleOperation {
     fn weight(&self) -> usize {
-        self.acts.len()
+        self.settlements.len()
     }
 
     fn bytes(&self) -> usize {
-        self.acts.iter().map(|act| act.2.len()).sum()
+        self.settlements.iter().map(|settlement| settlement.argument.len()).sum()
     }
 }
 
-/// Whether it can be delivered at once, and nothing else is stored of it.
-fn is_plain(message: &Outgoing) -> bool {
-    message.delay.is_zero() && message.special.is_none()
+/// Gives each caller the results of its entries. Wakes the callers after all results are there.
+fn respond<I: Iterator, T>(
+    callers: impl Iterator<Item = (oneshot::Sender<T>, usize)>,
+    mut results: Result<I, Error>,
+    collect: impl Fn(Take<&mut I>) -> T,
+) {
+    wake_all(callers.filter_map(|(sender, entries)| {
+        sender.put(match &mut results {
+            Ok(results) => Ok(collect(results.take(entries))),
+            Err(error) => Err(error.clone()),
+        })
+    }));
 }
 
-/// Gives all callers their results, and wakes them after that.
-fn answer<T>(results: impl Iterator<Item = (oneshot::Sender<T>, Result<T, Error>)>) {
-    wake_all(results.filter_map(|(sender, result)| sender.put(result)));
-}
-
-impl Post {
+impl Queue {
     pub(super) fn send(
         self: &Arc<Self>,
         messages: Batch<Outgoing>,
     ) -> Answer<Result<Vec<Result<MessageId, Error>>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let sending = [Sending { messages, sender }];
-        if self.link.manners.min_replicas == 0 {
-            let serve = |post: Arc<Post>, sends| -> Work { Box::pin(async move { post.send_all(sends, "0").await }) };
-            submit(self, |post| &post.sends, serve, sending);
+        let operation = [SendOperation { messages, sender }];
+        if self.client().options().min_replicas == 0 {
+            let serve: Serve<Queue, _> =
+                |queue, sends| Box::pin(async move { queue.send_all(sends, Slot::Send).await });
+            submit(self, |queue| &queue.batchers().sends, serve, operation);
         } else {
-            let serve =
-                |post: Arc<Post>, sends| -> Work { Box::pin(async move { post.send_all(sends, "durable").await }) };
-            submit(self, |post| &post.durable_sends, serve, sending);
+            let serve: Serve<Queue, _> =
+                |queue, sends| Box::pin(async move { queue.send_all(sends, Slot::DurableSend).await });
+            submit(self, |queue| &queue.batchers().durable_sends, serve, operation);
         }
         Answer::from_future(result)
     }
 
-    async fn send_all(&self, sends: Vec<Sending>, slot: &str) {
+    async fn send_all(&self, sends: Vec<SendOperation>, slot: Slot) {
         #[cfg(test)]
-        assert_ne!(self.name.as_str(), tests::PANICS, "on purpose");
-        let mut stored = self.store(&sends, slot).await.map(Vec::into_iter);
-        answer(sends.into_iter().map(|Sending { messages, sender }| {
-            let of_this = match &mut stored {
-                Ok(stored) => Ok(stored.take(messages.len()).collect()),
-                Err(error) => Err(error.clone()),
-            };
-            (sender, of_this)
-        }));
+        assert_ne!(self.name().as_str(), tests::PANICS, "on purpose");
+        let results = self.store(&sends, slot).await.map(Vec::into_iter);
+        let callers = sends.into_iter().map(|send| (send.sender, send.messages.len()));
+        respond(callers, results, |results| results.collect());
     }
 
-    /// Stores the messages of sends, and returns a result for each message.
-    async fn store(&self, sends: &[Sending], slot: &str) -> Result<Vec<Result<MessageId, Error>>, Error> {
-        let messages = || sends.iter().flat_map(|sending| &sending.messages);
-        let is_plain = messages().all(is_plain);
+    /// Stores the messages of sends. Returns a result for each message.
+    async fn store(&self, sends: &[SendOperation], slot: Slot) -> Result<Vec<Result<MessageId, Error>>, Error> {
+        let messages = || sends.iter().flat_map(|send| &send.messages);
+        let is_plain = messages().all(|message| message.delay.is_zero() && message.special.is_none());
         let mut arguments = self.arguments(slot);
-        arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
+        arguments.push(flag(is_plain));
         for message in messages() {
-            arguments.extend(stored(message));
+            arguments.extend(id_and_body(message));
             if !is_plain {
-                arguments.push(millis(message.delay).to_string().into());
-                arguments.push(message.special.as_deref().map_or_else(Bytes::new, |special| wishes(special).into()));
+                let options = message.special.as_deref().map(special_options).unwrap_or_default();
+                arguments.extend([millis(message.delay).to_string().into(), options.into()]);
             }
         }
-        let wanted = self.link.manners.min_replicas;
-        let call = script::SEND.call(self.link.time, &self.keys, &arguments);
-        let (answer, reached) = if wanted > 0 {
-            self.read(self.link.run_durably(call).await, &arguments)?
-        } else {
-            (self.read(self.link.run(call).await, &arguments)?, 0)
-        };
-        // A number if all is simply stored.
-        let (is_new, results) = match answer {
+        let (response, replicas) = self.run_send(&arguments).await?;
+        let (is_new, results) = match response {
             Value::Array(parts) => {
                 let mut parts = parts.into_iter();
                 (parts.next().unwrap_or_default(), list(parts.next().unwrap_or_default()))
@@ -161,27 +176,29 @@ impl Post {
         if integer(&is_new) == 1 {
             self.register().await;
         }
+        let wanted = self.client().options().min_replicas;
         let mut results = results.into_iter();
-        let of_each = messages().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
-            [] | [b'=', ..] if reached < wanted => Err(self.not_replicated(&message.id, reached)),
+        let results = messages().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
+            [] | [b'=', ..] if replicas < wanted => Err(self.not_replicated(&message.id, replicas)),
             [] => Ok(message.id.clone()),
             [b'=', first @ ..] => Ok(first
                 .try_into()
                 .map_or_else(|_| message.id.clone(), |first| MessageId::from_u128(u128::from_be_bytes(first)))),
             b"id in use" => Err(Error::id_in_use(&message.id)),
             full => {
-                let most = String::from_utf8_lossy(full).replace("full ", "max_size = ");
-                Err(Error::MailboxFull { mailbox: self.name.to_string(), limit: most })
+                let limit = String::from_utf8_lossy(full).replace("full ", "max_size = ");
+                Err(Error::MailboxFull { mailbox: self.name().to_string(), limit })
             }
         });
-        Ok(of_each.collect())
+        Ok(results.collect())
     }
 
-    fn not_replicated(&self, id: &MessageId, reached: u32) -> Error {
-        let (wanted, timeout) = (self.link.manners.min_replicas, self.link.manners.replica_timeout);
+    fn not_replicated(&self, id: &MessageId, replicas: u32) -> Error {
+        let options = self.client().options();
+        let (wanted, timeout) = (options.min_replicas, options.replica_timeout);
         Error::Connection {
             message: format!(
-                "message {id} is stored, but only {reached} of {wanted} replicas have it after {timeout:?}: it would be \
+                "message {id} is stored, but only {replicas} of {wanted} replicas have it after {timeout:?}: it would be \
                  lost with the primary; to send it again is safe with the same deduplication id"
             ),
             transient: true,
@@ -189,93 +206,81 @@ impl Post {
         }
     }
 
-    /// Takes the messages that are ready. Those whose receive was dropped are given back.
-    pub(super) fn take(self: &Arc<Self>, request: Receive) -> Answer<Result<Found, Error>> {
-        let (post, since) = (Arc::clone(self), Instant::now());
-        let undelivered = move |(deliveries, _): Found| post.give_back(&deliveries, since);
+    /// Leases the messages that are ready. If the caller drops the receive, they are given back.
+    pub(super) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Received, Error>> {
+        let (queue, since) = (Arc::clone(self), Instant::now());
+        let undelivered = move |(deliveries, _): Received| queue.give_back(&deliveries, since);
         let (sender, result) = oneshot::channel(Some(Box::new(undelivered)));
-        let receiving = Receiving { max: request.max, visibility: request.visibility, sender };
-        let serve = |post: Arc<Post>, receives| -> Work { Box::pin(async move { post.take_all(receives).await }) };
-        submit(self, |post| &post.receives, serve, [receiving]);
+        let operation = ReceiveOperation { max: request.max, visibility: request.visibility, sender };
+        let serve: Serve<Queue, _> = |queue, receives| Box::pin(async move { queue.receive_all(receives).await });
+        submit(self, |queue| &queue.batchers().receives, serve, [operation]);
         Answer::from_future(result)
     }
 
-    async fn take_all(&self, mut receives: Vec<Receiving>) {
+    async fn receive_all(&self, mut receives: Vec<ReceiveOperation>) {
         #[cfg(test)]
-        assert_ne!(self.name.as_str(), tests::PANICS, "on purpose");
-        receives.retain(|receiving| !receiving.sender.is_unwanted());
+        assert_ne!(self.name().as_str(), tests::PANICS, "on purpose");
+        receives.retain(|receive| !receive.sender.is_unwanted());
         if receives.is_empty() {
             return;
         }
-        let mut arguments = self.arguments("1");
-        for Receiving { max, visibility, .. } in &receives {
+        let mut arguments = self.arguments(Slot::Receive);
+        for ReceiveOperation { max, visibility, .. } in &receives {
             arguments.extend([Bytes::from(max.to_string()), millis(*visibility).to_string().into()]);
         }
-        let mut taken = self.run(&script::RECEIVE, &arguments).await.map(|answer| found(list(answer)).into_iter());
-        answer(receives.into_iter().map(|receiving| {
-            let of_this = match &mut taken {
-                Ok(taken) => Ok(taken.next().unwrap_or_default()),
-                Err(error) => Err(error.clone()),
-            };
-            (receiving.sender, of_this)
-        }));
+        let response = self.run(&script::RECEIVE, &arguments).await;
+        let received = response.map(|response| parse_received(list(response)).into_iter());
+        let callers = receives.into_iter().map(|receive| (receive.sender, 1));
+        respond(callers, received, |mut received| received.next().unwrap_or_default());
     }
 
-    /// Makes visible again what no receiver takes, as if it had not been delivered; unless it was there for a while: later messages
-    /// may have been delivered since, and the count says why this one is not before them.
+    /// Gives back messages that no receiver took. After [`UNSEEN`] the delivery counts and the
+    /// message joins the tail, because later messages may have been delivered meanwhile.
     pub(super) fn give_back(self: &Arc<Self>, deliveries: &[Delivery], since: Instant) {
-        let (act, argument) = match since.elapsed() < UNSEEN {
-            true => (RELEASE, Bytes::new()),
-            false => (RETURN, Bytes::from_static(b"0")),
+        let (kind, argument) = match since.elapsed() < UNSEEN {
+            true => (SettleKind::Release, Bytes::new()),
+            false => (SettleKind::Return, Bytes::from_static(b"0")),
         };
-        let receipts = deliveries.iter().filter_map(|delivery| {
+        let members = deliveries.iter().filter_map(|delivery| {
             member(&Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() })
         });
-        let acts: Vec<Act> = receipts.map(|member| (act, member, argument.clone())).collect();
-        if !acts.is_empty() {
-            in_background(self.act(acts));
+        let settlements: Vec<_> =
+            members.map(|member| Settlement { kind, member, argument: argument.clone() }).collect();
+        if !settlements.is_empty() {
+            in_background(self.settle(settlements));
         }
     }
 
-    pub(super) fn act(self: &Arc<Self>, acts: Vec<Act>) -> Answer<Result<Vec<bool>, Error>> {
+    /// Returns for each settlement whether the lease was still valid.
+    pub(super) fn settle(self: &Arc<Self>, settlements: Vec<Settlement>) -> Answer<Result<Vec<bool>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let serve = |post: Arc<Post>, acts| -> Work { Box::pin(async move { post.act_all(acts).await }) };
-        submit(self, |post| &post.acts, serve, [Acting { acts, sender }]);
+        let serve: Serve<Queue, _> = |queue, settles| Box::pin(async move { queue.settle_all(settles).await });
+        submit(self, |queue| &queue.batchers().settlements, serve, [SettleOperation { settlements, sender }]);
         Answer::from_future(result)
     }
 
-    async fn act_all(&self, entries: Vec<Acting>) {
-        let acts = || entries.iter().flat_map(|acting| &acting.acts);
-        let is_plain = acts().all(|act| act.0 == ACKNOWLEDGE);
-        let mut arguments = self.arguments("2");
-        arguments.push(Bytes::from_static(if is_plain { b"1" } else { b"0" }));
-        for (act, member, argument) in acts() {
+    async fn settle_all(&self, operations: Vec<SettleOperation>) {
+        let settlements = || operations.iter().flat_map(|operation| &operation.settlements);
+        let is_plain = settlements().all(|settlement| settlement.kind == SettleKind::Acknowledge);
+        let mut arguments = self.arguments(Slot::Settle);
+        arguments.push(flag(is_plain));
+        for Settlement { kind, member, argument } in settlements() {
+            let member = Bytes::copy_from_slice(member);
             if is_plain {
-                arguments.push(Bytes::copy_from_slice(member));
+                arguments.push(member);
             } else {
-                arguments.extend([Bytes::from_static(act), Bytes::copy_from_slice(member), argument.clone()]);
+                arguments.extend([Bytes::copy_from_slice(&[*kind as u8]), member, argument.clone()]);
             }
         }
-        let mut done = self.run(&script::FINISH, &arguments).await.map(|answer| bytes(answer).into_iter());
-        answer(entries.into_iter().map(|Acting { acts, sender }| {
-            let of_this = match &mut done {
-                Ok(done) => Ok(done.take(acts.len()).map(|byte| byte == b'1').collect()),
-                Err(error) => Err(error.clone()),
-            };
-            (sender, of_this)
-        }));
+        let response = self.run(&script::SETTLE, &arguments).await;
+        let settled = response.map(|response| bytes(response).into_iter());
+        let callers = operations.into_iter().map(|operation| (operation.sender, operation.settlements.len()));
+        respond(callers, settled, |settled| settled.map(|byte| byte == b'1').collect());
     }
 }
 
-/// A message as scripts take it: its id and its text.
-fn stored(message: &Outgoing) -> [Bytes; 2] {
-    let id = message.id.as_u128().expect("checked before it was taken");
-    let text = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
-    [Bytes::copy_from_slice(&id.to_be_bytes()), text]
-}
-
-/// What receives get, each: the moment, when to look again, how many each gets and their members, then the messages.
-fn found(parts: Vec<Value>) -> Vec<Found> {
+/// Parses the response of `lua/receive_plain.lua`.
+fn parse_received(parts: Vec<Value>) -> Vec<Received> {
     let mut parts = parts.into_iter();
     let mut part = || parts.next().unwrap_or_default();
     let (now, due, leased) = (natural(&part()), integer(&part()), bytes(part()));
@@ -283,44 +288,46 @@ fn found(parts: Vec<Value>) -> Vec<Found> {
     let split = leased.iter().position(|byte| *byte == b';').unwrap_or(leased.len());
     let (counts, members) = leased.split_at(split);
     let members = members.get(1..).unwrap_or_default();
-    let mut taken =
+    let mut deliveries =
         members.chunks_exact(MEMBER).zip(parts).map(|(member, body)| delivery(&member[1..], bytes(body), now));
     let counts = String::from_utf8_lossy(counts);
-    let of_each = counts.split(',').map(|count| {
-        let deliveries: Vec<Delivery> = taken.by_ref().take(count.parse().unwrap_or(0)).collect();
+    let received = counts.split(',').map(|count| {
+        let deliveries: Vec<Delivery> = deliveries.by_ref().take(count.parse().unwrap_or(0)).collect();
         let due = due.filter(|_| deliveries.is_empty());
         (deliveries, due)
     });
-    of_each.collect()
+    received.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use redis::Client;
 
-    use super::super::link::{Link, Manners, Target};
+    use super::super::config::{Options, Target};
+    use super::super::redis_client::RedisClient;
+    use super::super::script::Time;
     use super::*;
     use crate::mailbox::codec::ContentType;
     use crate::resolver::address::MailboxName;
 
-    /// Work for a mailbox of this name panics.
+    /// The requests of a mailbox of this name panic.
     pub(super) const PANICS: &str = "panics-on-purpose";
 
     #[test]
     fn a_panic_of_a_request_fails_what_waits_and_later_requests_are_made() {
-        let client = Client::open("redis://127.0.0.1:1").unwrap();
-        let link = Link::new("redis://127.0.0.1:1".into(), Target::Server(client), Manners::default());
-        let post = Post::new(link, MailboxName::new(PANICS).unwrap());
+        let server = Target::Server(Client::open("redis://127.0.0.1:1").unwrap());
+        let client = RedisClient::new("redis://127.0.0.1:1".into(), server, Options::default(), Time::Server);
+        let queue = Queue::new(client, MailboxName::new(PANICS).unwrap());
         let message = || Outgoing::new(Bytes::new(), ContentType::Unmarked);
         let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };
         for _ in 0..4 {
             // More than one request takes.
-            let sends: Vec<_> = (0..40).map(|_| post.send(Batch::from_buf([message()]))).collect();
-            let receives: Vec<_> = (0..4).map(|_| post.take(receive)).collect();
+            let sends: Vec<_> = (0..40).map(|_| queue.send(Batch::from_buf([message()]))).collect();
+            let receives: Vec<_> = (0..4).map(|_| queue.receive(receive)).collect();
             for error in sends.into_iter().map(|sent| sent.blocking().unwrap_err()) {
                 assert!(matches!(error, Error::Connection { transient: true, .. }), "{error:?}");
             }
-            assert!(receives.into_iter().all(|found| found.blocking().is_err()));
+            assert!(receives.into_iter().all(|received| received.blocking().is_err()));
         }
     }
 }

@@ -1,60 +1,51 @@
-//! The scripts, one per verb, each with its hash: the server knows them by it.
+//! The Lua scripts, one per verb. The server knows each by its hash.
 
 use std::sync::LazyLock;
 
-use redis::Cmd;
+use redis::{Arg, Cmd};
 
-/// Where scripts have the time from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The clock of the scripts.
+#[derive(Clone, Copy)]
 pub(super) enum Time {
     /// The server's clock.
-    #[default]
     Server,
-    /// A key that tests move.
+    /// A key that tests set.
     #[cfg(feature = "testing")]
     Key,
 }
 
-pub(super) struct Script {
-    by_server: Source,
+/// The first file of a script, by [`Time`].
+const CLOCKS: &[&str] = &[
+    include_str!("lua/time.lua"),
     #[cfg(feature = "testing")]
-    by_key: Source,
-}
+    include_str!("lua/test_time.lua"),
+];
+
+/// One source for each clock.
+pub(super) struct Script(Vec<Source>);
 
 struct Source {
     text: String,
     hash: String,
 }
 
-impl Source {
-    fn new(time: &str, script: &str) -> Self {
-        let text = format!("{time}{script}");
-        let hash = redis::Script::new(&text).get_hash().to_string();
-        Source { text, hash }
-    }
-}
-
 impl Script {
-    fn new(script: &str) -> Self {
-        Script {
-            by_server: Source::new(include_str!("lua/time.lua"), script),
-            #[cfg(feature = "testing")]
-            by_key: Source::new(include_str!("lua/test_time.lua"), script),
-        }
+    fn new(files: &[&str]) -> Self {
+        let source = |clock: &&str| {
+            let text = format!("{clock}\n{}", files.join("\n"));
+            let hash = redis::Script::new(&text).get_hash().to_string();
+            Source { text, hash }
+        };
+        Script(CLOCKS.iter().map(source).collect())
     }
 
-    /// The call with keys and arguments.
     pub(super) fn call(
         &'static self,
         time: Time,
         keys: &[impl AsRef<str>],
         arguments: &[impl AsRef<[u8]>],
     ) -> ScriptCall {
-        let source = match time {
-            Time::Server => &self.by_server,
-            #[cfg(feature = "testing")]
-            Time::Key => &self.by_key,
-        };
+        let source = &self.0[time as usize];
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&source.hash).arg(keys.len());
         for key in keys {
@@ -67,62 +58,82 @@ impl Script {
     }
 }
 
-/// A call of a script by its hash.
+/// A call of a script with its keys and arguments.
 pub(super) struct ScriptCall {
     source: &'static Source,
-    pub(super) command: Cmd,
-    /// The first of its keys: all are in its slot.
-    pub(super) key: String,
+    command: Cmd,
+    key: String,
 }
 
 impl ScriptCall {
-    /// How many bytes its arguments have.
-    pub(super) fn size(&self) -> usize {
-        let of = |argument: redis::Arg<&[u8]>| if let redis::Arg::Simple(bytes) = argument { bytes.len() } else { 0 };
-        self.command.args_iter().map(of).sum()
+    /// The call by the hash of the script.
+    pub(super) fn command(&self) -> &Cmd {
+        &self.command
     }
 
-    /// The same with the source, for a server that does not know it yet.
+    /// The first key. All keys of a call are in one slot.
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
+    fn arguments(&self) -> impl Iterator<Item = &[u8]> {
+        self.command.args_iter().filter_map(|argument| match argument {
+            Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.arguments().map(<[u8]>::len).sum()
+    }
+
+    /// The call with the text of the script, for a server that does not know the hash.
     pub(super) fn with_source(&self) -> Cmd {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(&self.source.text);
-        for argument in self.command.args_iter().skip(2) {
-            if let redis::Arg::Simple(bytes) = argument {
-                command.arg(bytes);
-            }
+        for argument in self.arguments().skip(2) {
+            command.arg(argument);
         }
         command
     }
 }
 
-/// What verbs share, by the name under which they ask for it.
-const PARTS: [(&str, &str); 4] = [
-    ("--@take", include_str!("lua/take.lua")),
-    ("--@store", include_str!("lua/store.lua")),
-    ("--@acknowledge", include_str!("lua/acknowledge.lua")),
-    ("--@messages", include_str!("lua/messages.lua")),
-];
-
-/// The verb's own file after the common head; what it shares with others where it asks for it.
-fn verb(name: &str, own: &str) -> Script {
-    let own = PARTS.iter().fold(own.to_string(), |own, (mark, part)| own.replace(mark, part));
-    let own = own.replace("@SPENT@", postbox_core::DELIVERIES_SPENT);
-    Script::new(&format!("local VERB = '{name}'\n{}\n{own}", include_str!("lua/head.lua")))
-}
-
-fn reply_verb(_: &str, own: &str) -> Script {
-    Script::new(&format!("{}\n{own}", include_str!("lua/reply_head.lua")))
-}
-
+/// A script is these files of `lua/`, one after the other, with `time.lua` or `test_time.lua`
+/// before them.
 macro_rules! scripts {
-    ($($maker:ident: $($name:ident $file:literal)+;)+) => {
-        $($(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| $maker($file, include_str!(concat!("lua/", $file, ".lua"))));)+)+
+    ($($name:ident: $($file:literal)+;)+) => {
+        $(pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(&[$(include_str!(concat!("lua/", $file, ".lua"))),+]));)+
     };
 }
 
 scripts! {
-    verb: SEND "send" RECEIVE "receive" FINISH "finish" COUNTS "counts" CREATE "create" DELETE "delete" PURGE "purge"
-        CANCEL "cancel" PEEK "peek" DEAD_LETTERS "dead_letters" REDRIVE "redrive" PURGE_DEAD_LETTERS "purge_dead_letters";
-    reply_verb: REPLY_CREATE "reply_create" REPLY_RESOLVE "reply_resolve" REPLY_CANCEL "reply_cancel" REPLY_GET "reply_get"
-        REPLY_DELETE "reply_delete" REPLY_EXPIRED "reply_expired";
+    // A plain part returns if it can complete the request. So it does not pay for the functions of
+    // `transitions`.
+    SEND: "head" "send_plain" "transitions" "send";
+    RECEIVE: "head" "receive_plain" "transitions" "receive";
+    SETTLE: "head" "settle_plain" "transitions" "settle";
+    COUNTS: "head" "transitions" "counts";
+    CREATE: "head" "create";
+    DELETE: "head" "delete";
+    PURGE: "head" "transitions" "purge";
+    CANCEL: "head" "transitions" "cancel";
+    PEEK: "head" "transitions" "peek";
+    DEAD_LETTERS: "head" "transitions" "dead_letters";
+    REDRIVE: "head" "transitions" "redrive";
+    PURGE_DEAD_LETTERS: "head" "transitions" "purge_dead_letters";
+    REPLY_CREATE: "reply_head" "reply_create";
+    REPLY_RESOLVE: "reply_head" "reply_resolve";
+    REPLY_CANCEL: "reply_head" "reply_cancel";
+    REPLY_GET: "reply_head" "reply_get";
+    REPLY_DELETE: "reply_head" "reply_delete";
+    REPLY_EXPIRED: "reply_head" "reply_expired";
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_reason_of_spent_deliveries_is_that_of_all_backends() {
+        assert!(include_str!("lua/transitions.lua").contains(&format!("'{}'", postbox_core::DELIVERIES_SPENT)));
+    }
 }

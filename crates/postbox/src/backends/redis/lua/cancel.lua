@@ -1,16 +1,14 @@
--- Removes a message that is delayed and was never visible. ARGV: 5 its id.
-if replay then
-  return tonumber(replay)
-end
---@messages
-promote()
-local member = call('HGET', DELAYED, ARGV[5])
-local done = member and sub(member, 1, 1) == 'D'
-if done then
+-- Deletes a message that is delayed and was never visible. ARGV: 6 its id.
+-- Returns 1, or 0 if there is no such message.
+if replayed then return tonumber(replayed) end
+promote_due()
+local member = call('HGET', DELAYED, ARGV[6])
+local is_cancelled = member and sub(member, 1, 1) == 'D'
+if is_cancelled then
   local entry = sub(member, 2)
   call('ZREM', INVISIBLE, member)
-  call('HDEL', DELAYED, ARGV[5])
-  forget(entry, record_of(entry))
+  call('HDEL', DELAYED, ARGV[6])
+  delete_message(entry, read_record(entry))
 end
-finish(done and '1' or '0')
-return done and 1 or 0
+finish_operation(is_cancelled and '1' or '0')
+return is_cancelled and 1 or 0

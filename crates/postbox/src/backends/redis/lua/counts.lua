@@ -1,7 +1,6 @@
--- How many messages are ready, delayed, leased, dead.
---@messages
-promote()
-finish()
+-- Returns the numbers of ready, delayed and leased messages, and of dead letters.
+promote_due()
+finish_operation()
 local delayed = call('HLEN', DELAYED)
 local leased = call('ZCARD', INVISIBLE) - delayed
-return { total() - delayed - leased, delayed, leased, call('ZCARD', DEAD) }
+return { message_count() - delayed - leased, delayed, leased, call('ZCARD', DEAD_LETTER_IDS) }

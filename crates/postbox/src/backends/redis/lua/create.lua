@@ -1,7 +1,5 @@
--- Makes the mailbox exist; its settings came with the call.
-if replay then
-  return 1
-end
-make()
-finish('')
+-- Creates the mailbox unless it exists. Returns 1.
+if replayed then return 1 end
+ensure_mailbox()
+finish_operation('')
 return 1

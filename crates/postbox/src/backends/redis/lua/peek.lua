@@ -1,18 +1,16 @@
--- Shows what could be delivered now, in order. ARGV: 5 how many at most.
---@messages
-promote()
-finish()
-local entries, bodies, at, most = {}, {}, 0, tonumber(ARGV[5])
-while #entries < most do
-  local some = call('LRANGE', PENDING, at, at + 499)
-  if #some == 0 then
-    break
-  end
-  at = at + #some
-  local found = bodies_of(some)
-  for i = 1, #some do
-    if found[i] and #entries < most then
-      entries[#entries + 1], bodies[#bodies + 1] = some[i], found[i]
+-- Reads the messages that could be delivered now, in order. ARGV: 6 the maximum.
+-- Returns the time, the entries as one string, and the messages.
+promote_due()
+finish_operation()
+local entries, bodies, at, max = {}, {}, 0, tonumber(ARGV[6])
+while #entries < max do
+  local page = call('LRANGE', PENDING, at, at + 499)
+  if #page == 0 then break end
+  at = at + #page
+  local found = read_bodies(page)
+  for i = 1, #page do
+    if found[i] and #entries < max then
+      entries[#entries + 1], bodies[#bodies + 1] = page[i], found[i]
     end
   end
 end

@@ -1,12 +1,9 @@
--- Removes all messages, but no dead letters. Answers how many.
-if replay then
-  return tonumber(replay)
-end
---@messages
-promote()
-local many = total()
-call('UNLINK', PENDING, INVISIBLE, DATA, DELAYED, SPECIAL, EXPIRING, BEHIND, HEADS)
+-- Deletes all messages, but no dead letters. Returns the number of messages.
+if replayed then return tonumber(replayed) end
+promote_due()
+local count = message_count()
+call('UNLINK', PENDING, INVISIBLE, DATA, DELAYED, RECORDS, EXPIRING, GROUP_WAITING, GROUP_HEADS)
 call('HDEL', META, 'tombs')
-woken = 0
-finish(tostring(many))
-return many
+ready_count = 0
+finish_operation(tostring(count))
+return count

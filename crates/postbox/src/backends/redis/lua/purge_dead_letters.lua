@@ -1,10 +1,7 @@
--- Removes all dead letters. Answers how many.
-if replay then
-  return tonumber(replay)
-end
---@messages
-promote()
-local many = call('ZCARD', DEAD)
-call('UNLINK', DEAD, GRAVES)
-finish(tostring(many))
-return many
+-- Deletes all dead letters. Returns their number.
+if replayed then return tonumber(replayed) end
+promote_due()
+local count = call('ZCARD', DEAD_LETTER_IDS)
+call('UNLINK', DEAD_LETTER_IDS, DEAD_LETTERS)
+finish_operation(tostring(count))
+return count

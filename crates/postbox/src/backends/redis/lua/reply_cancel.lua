@@ -1,12 +1,12 @@
--- Cancels a pending entry. Answers 0 if it is not pending.
+-- Cancels a pending entry. Returns 1, or 0 if the entry is not pending.
 local found = call('HMGET', ENTRY, 'state', 'expires', 'token')
-local state = state_of(found[1], found[2])
+local state = current_state(found[1], found[2])
 if state == 'cancelled' and found[3] == TOKEN then
   return 1
 elseif state ~= 'pending' then
   return 0
 end
-make_room()
+allow_without_memory()
 call('HSET', ENTRY, 'state', 'cancelled', 'token', TOKEN)
-tell()
+publish()
 return 1

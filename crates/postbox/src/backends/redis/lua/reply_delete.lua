@@ -1,4 +1,4 @@
--- Deletes an entry. Answers 0 if there is none.
+-- Deletes an entry. Returns 1, or 0 if there is none.
 local found = call('HMGET', ENTRY, 'state', 'token')
 if found[1] == 'gone' and found[2] == TOKEN then
   return 1
@@ -6,10 +6,10 @@ elseif not found[1] or found[1] == 'gone' then
   call('ZREM', EXPIRIES, ID)
   return 0
 end
-make_room()
+allow_without_memory()
 call('HSET', ENTRY, 'state', 'gone', 'token', TOKEN)
 call('HDEL', ENTRY, 'value')
-call('PEXPIRE', ENTRY, GRACE)
+call('PEXPIRE', ENTRY, GRACE_MILLIS)
 call('ZREM', EXPIRIES, ID)
-tell()
+publish()
 return 1

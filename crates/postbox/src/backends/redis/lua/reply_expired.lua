@@ -1,4 +1,3 @@
--- Shows expired entries, those that expired first first. ARGV: 5 how many at most.
--- Those whose time of grace is over are gone by themselves.
-call('ZREMRANGEBYSCORE', EXPIRIES, '-inf', now - GRACE)
+-- Returns the ids of expired entries, in the order of expiry. ARGV: 5 the maximum.
+call('ZREMRANGEBYSCORE', EXPIRIES, '-inf', now - GRACE_MILLIS)
 return call('ZRANGEBYSCORE', EXPIRIES, '-inf', now, 'LIMIT', 0, ARGV[5])

@@ -1,4 +1,3 @@
--- The time of tests: that of a key, which tests move, and half a millisecond later at each look.
-local function clock()
-  return redis.call('INCRBY', 'postbox:test:time', 1000)
-end
+-- Replaces `time.lua` in tests. The time is a key that tests set. Each script sees a time half a
+-- millisecond later.
+local function clock() return redis.call('INCRBY', 'postbox:test:time', 1000) end

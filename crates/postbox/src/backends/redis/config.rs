@@ -1,20 +1,21 @@
-//! Where a URI leads: servers, user, database, and how to behave there.
+//! What a URI says: servers, user, database, and options.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use redis::cluster::ClusterClientBuilder;
-use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo, RedisError,
     TlsCertificates, TlsMode,
 };
 
-use super::link::{Manners, Target};
+use super::connection::FIRST_ATTEMPT;
 use crate::error::Error;
 use crate::mailbox::ranges::{REPLICA_TIMEOUT, TIMEOUT};
 use crate::resolver::address::{Uri, decoded};
 
-/// The options of a URI that are about the place, not about the mailbox.
+/// The options of a URI that belong to the connection, not to the mailbox.
 pub(crate) const OPTIONS: &[&str] = &[
     "db",
     "timeout",
@@ -28,17 +29,60 @@ pub(crate) const OPTIONS: &[&str] = &[
     "sentinel_password",
 ];
 
-/// A place, taken out of a URI.
-pub(super) struct Place {
-    pub(super) target: Target,
-    pub(super) manners: Manners,
-    /// Scheme and servers, without secrets.
-    pub(super) shown: String,
-    /// Everything that makes it another connection.
-    pub(super) key: String,
+/// What to connect to.
+pub(super) enum Target {
+    Server(Client),
+    /// A function, because a builder can be used once, and a lost connection needs another one.
+    Cluster(Box<dyn Fn() -> ClusterClientBuilder + Send + Sync>),
+    Sentinels(tokio::sync::Mutex<SentinelClient>),
 }
 
-struct Wishes {
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Options {
+    /// How long an operation is repeated.
+    pub(super) timeout: Duration,
+    /// The number of replicas that must have a message when `send` returns.
+    pub(super) min_replicas: u32,
+    pub(super) replica_timeout: Duration,
+    /// Whether a server that may evict messages is accepted.
+    pub(super) allow_eviction: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            timeout: Duration::from_secs(10),
+            min_replicas: 0,
+            replica_timeout: Duration::from_secs(1),
+            allow_eviction: false,
+        }
+    }
+}
+
+impl Options {
+    /// The longest time of an attempt of an operation that has `left` until its timeout.
+    pub(super) fn attempt_timeout(&self, is_long: bool, left: Duration) -> Duration {
+        let replicas = match self.min_replicas {
+            0 => Duration::ZERO,
+            _ => self.replica_timeout + Duration::from_secs(1),
+        };
+        let timeout = if is_long { left.max(FIRST_ATTEMPT) } else { FIRST_ATTEMPT };
+        timeout.max(replicas)
+    }
+}
+
+/// A parsed URI.
+pub(super) struct Config {
+    pub(super) target: Target,
+    pub(super) options: Options,
+    /// Scheme and servers, without secrets.
+    pub(super) address: String,
+    /// Equal for URIs that share a connection.
+    pub(super) connection_key: String,
+}
+
+/// The options that say how to reach and to enter a server.
+struct ServerOptions {
     db: i64,
     is_tls: bool,
     ca: Option<Vec<u8>>,
@@ -47,7 +91,7 @@ struct Wishes {
     sentinel_password: Option<String>,
 }
 
-impl Place {
+impl Config {
     pub(super) fn parse(text: &str, uri: &Uri) -> Result<Self, Error> {
         let wrong = |reason: &str| Error::resolution(text, reason);
         let (secret, hosts) =
@@ -56,38 +100,37 @@ impl Place {
             Some((user, password)) => (decoded(user), decoded(password)),
             None => Default::default(),
         };
-        let (manners, wishes) = options(uri)?;
-        let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(wishes.db);
+        let (options, server) = parse_options(uri)?;
+        let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(server.db);
         if !user.is_empty() {
-            settings = settings.set_username(&user);
+            login = login.set_username(&user);
         }
         if !password.is_empty() {
-            settings = settings.set_password(&password);
+            login = login.set_password(&password);
         }
-        if wishes.is_tls {
-            // Unless the program has chosen another one.
+        if server.is_tls {
+            // Fails if the program has installed a provider, which is then used.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let is_unix = uri.scheme == "redis+unix";
         if hosts.is_empty() {
             return Err(wrong("no server; write redis://host:6379/name"));
         }
         let failed = |error: RedisError| wrong(&error.to_string());
         let default_port = if uri.scheme.contains("sentinel") { 26379 } else { 6379 };
         let addresses = || -> Result<Vec<ConnectionAddr>, Error> {
-            hosts.split(',').map(|host| address(text, host, default_port, wishes.is_tls)).collect()
+            hosts.split(',').map(|host| parse_host(text, host, default_port, server.is_tls)).collect()
         };
         let info = |address: ConnectionAddr| -> Result<ConnectionInfo, Error> {
-            Ok(address.into_connection_info().map_err(failed)?.set_redis_settings(settings.clone()))
+            Ok(address.into_connection_info().map_err(failed)?.set_redis_settings(login.clone()))
         };
-        let certificates = || TlsCertificates { client_tls: None, root_cert: wishes.ca.clone() };
+        let certificates = || TlsCertificates { client_tls: None, root_cert: server.ca.clone() };
         let target = match uri.scheme.as_str() {
             "redis+cluster" => {
-                if wishes.db != 0 {
-                    return Err(Error::invalid("db", wishes.db, "0: a cluster has one database"));
+                if server.db != 0 {
+                    return Err(Error::invalid("db", server.db, "0: a cluster has one database"));
                 }
                 let nodes = addresses()?.into_iter().map(info).collect::<Result<Vec<_>, _>>()?;
-                let (is_tls, certificates) = (wishes.is_tls, wishes.ca.is_some().then(certificates));
+                let (is_tls, certificates) = (server.is_tls, server.ca.is_some().then(certificates));
                 Target::Cluster(Box::new(move || {
                     let mut builder = ClusterClientBuilder::new(nodes.clone());
                     if is_tls {
@@ -100,33 +143,33 @@ impl Place {
                 }))
             }
             "redis+sentinel" => {
-                let primary = wishes.primary.as_deref().ok_or_else(|| wrong("which primary? Add ?primary=name"))?;
+                let primary = server.primary.as_deref().ok_or_else(|| wrong("which primary? Add ?primary=name"))?;
                 let builder = SentinelClientBuilder::new(addresses()?, primary, SentinelServerType::Master);
                 let mut builder = builder
                     .map_err(failed)?
                     .set_client_to_redis_protocol(ProtocolVersion::RESP3)
-                    .set_client_to_redis_db(wishes.db);
+                    .set_client_to_redis_db(server.db);
                 if !user.is_empty() {
                     builder = builder.set_client_to_redis_username(&user);
                 }
                 if !password.is_empty() {
                     builder = builder.set_client_to_redis_password(&password);
                 }
-                if let Some(user) = &wishes.sentinel_user {
+                if let Some(user) = &server.sentinel_user {
                     builder = builder.set_client_to_sentinel_username(user);
                 }
-                if let Some(password) = &wishes.sentinel_password {
+                if let Some(password) = &server.sentinel_password {
                     builder = builder.set_client_to_sentinel_password(password);
                 }
-                if wishes.is_tls {
+                if server.is_tls {
                     builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
-                    if wishes.ca.is_some() {
+                    if server.ca.is_some() {
                         builder = builder.set_client_to_redis_certificates(certificates());
                     }
                 }
                 Target::Sentinels(tokio::sync::Mutex::new(builder.build().map_err(failed)?))
             }
-            _ if is_unix => {
+            "redis+unix" => {
                 let path = ConnectionAddr::Unix(PathBuf::from(decoded(hosts)));
                 Target::Server(Client::open(info(path)?).map_err(failed)?)
             }
@@ -135,26 +178,26 @@ impl Place {
                 let (Some(only), true) = (addresses.pop(), addresses.is_empty()) else {
                     return Err(wrong("several servers; write redis+cluster:// or redis+sentinel://"));
                 };
-                let client = match wishes.ca {
-                    Some(_) if wishes.is_tls => Client::build_with_tls(info(only)?, certificates()),
+                let client = match server.ca {
+                    Some(_) if server.is_tls => Client::build_with_tls(info(only)?, certificates()),
                     _ => Client::open(info(only)?),
                 };
                 Target::Server(client.map_err(failed)?)
             }
         };
-        let place: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
-        Ok(Place {
+        let set: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
+        Ok(Config {
             target,
-            manners,
-            shown: format!("{}://{hosts}", uri.scheme),
-            key: format!("{} {user} {password} {hosts} {place:?}", uri.scheme),
+            options,
+            address: format!("{}://{hosts}", uri.scheme),
+            connection_key: format!("{} {user} {password} {hosts} {set:?}", uri.scheme),
         })
     }
 }
 
-fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
-    let mut manners = Manners::default();
-    let mut wishes = Wishes {
+fn parse_options(uri: &Uri) -> Result<(Options, ServerOptions), Error> {
+    let mut options = Options::default();
+    let mut server = ServerOptions {
         db: 0,
         is_tls: uri.scheme == "rediss",
         ca: None,
@@ -167,50 +210,50 @@ fn options(uri: &Uri) -> Result<(Manners, Wishes), Error> {
         match name.as_str() {
             "db" => {
                 let db = value.parse::<u32>().map_err(|_| bad("db", "a whole number, 0 or more"))?;
-                wishes.db = db.into();
+                server.db = db.into();
             }
-            "timeout" => manners.patience = TIMEOUT.parse(value)?,
+            "timeout" => options.timeout = TIMEOUT.parse(value)?,
             "min_replicas" => {
-                manners.min_replicas = value.parse().map_err(|_| bad("min_replicas", "a whole number, 0 or more"))?;
+                options.min_replicas = value.parse().map_err(|_| bad("min_replicas", "a whole number, 0 or more"))?;
             }
-            "replica_timeout" => manners.replica_timeout = REPLICA_TIMEOUT.parse(value)?,
+            "replica_timeout" => options.replica_timeout = REPLICA_TIMEOUT.parse(value)?,
             "allow_eviction" => {
-                manners.allow_eviction = value.parse().map_err(|_| bad("allow_eviction", "true or false"))?;
+                options.allow_eviction = value.parse().map_err(|_| bad("allow_eviction", "true or false"))?;
             }
-            "tls" => wishes.is_tls = value.parse().map_err(|_| bad("tls", "true or false"))?,
+            "tls" => server.is_tls = value.parse().map_err(|_| bad("tls", "true or false"))?,
             "ca" => {
                 let read = std::fs::read(value).map_err(|error| error.to_string()).and_then(|file| {
                     let has_one = file.windows(27).any(|text| text == b"-----BEGIN CERTIFICATE-----");
                     if has_one { Ok(file) } else { Err("there is none in it".into()) }
                 });
-                wishes.ca = Some(read.map_err(|error| bad("ca", &format!("a file of certificates (PEM): {error}")))?);
+                server.ca = Some(read.map_err(|error| bad("ca", &format!("a file of certificates (PEM): {error}")))?);
             }
-            "primary" => wishes.primary = Some(value.clone()),
-            "sentinel_user" => wishes.sentinel_user = Some(value.clone()),
-            "sentinel_password" => wishes.sentinel_password = Some(value.clone()),
+            "primary" => server.primary = Some(value.clone()),
+            "sentinel_user" => server.sentinel_user = Some(value.clone()),
+            "sentinel_password" => server.sentinel_password = Some(value.clone()),
             _ => {}
         }
     }
-    Ok((manners, wishes))
+    Ok((options, server))
 }
 
-/// `host`, `host:port`, `[::1]:port`.
-fn address(text: &str, host: &str, default_port: u16, is_tls: bool) -> Result<ConnectionAddr, Error> {
+/// Parses `host`, `host:port` or `[::1]:port`.
+fn parse_host(text: &str, host: &str, default_port: u16, is_tls: bool) -> Result<ConnectionAddr, Error> {
     let (name, port) = match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
         Some((name, port)) => {
-            // Where a port should be there may be a password, so it is not shown.
+            // The error does not show the port, which may be a password.
             let port = port.parse().map_err(|_| Error::resolution(text, "a port is a number from 0 to 65535"))?;
             (name, port)
         }
         None => (host, default_port),
     };
-    let name = name.trim_start_matches('[').trim_end_matches(']').to_string();
-    if name.is_empty() {
+    let host = name.trim_start_matches('[').trim_end_matches(']').to_string();
+    if host.is_empty() {
         return Err(Error::resolution(text, "a server without a name; write host:port"));
     }
     Ok(if is_tls {
-        ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None }
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
     } else {
-        ConnectionAddr::Tcp(name, port)
+        ConnectionAddr::Tcp(host, port)
     })
 }
