@@ -3,10 +3,9 @@
 //! Each transition of a message is one script on the server, by the server's clock. A repeated
 //! request has no second effect. All keys of a mailbox are in one slot. `docs/redis.md` describes
 //! what is stored and what is promised.
-//!
-//! From a call to the server: [`mailbox`](self::mailbox) gives an operation to the batchers of
-//! [`requests`](self::requests). A request runs a script by the [`queue`](self::queue) and the
-//! [`redis_client`](self::redis_client), on a [`connection`](self::connection).
+
+// From a call to the server: `mailbox` gives an operation to the batchers of `requests`. A request
+// runs a script by the `queue` and the `redis_client`, on a `connection`.
 
 mod config;
 mod connection;
