@@ -190,11 +190,12 @@ fn stats(mailbox: &Mailbox, watch: bool, json: bool) -> Result<(), Failure> {
 }
 
 fn peek(mailbox: &Mailbox, max: usize, json: bool) -> Result<(), Failure> {
-    for delivery in mailbox.peek(max).blocking()? {
+    for message in mailbox.peek(max).blocking()? {
+        let shown = Shown::stored(&message)?;
         output::line(if json {
-            Value::Object(Shown::delivery(&delivery).to_json()).to_string()
+            Value::Object(shown.to_json()).to_string()
         } else {
-            format!("{}  {}", delivery.id, output::short(&delivery.body))
+            format!("{}  {}", message.id, output::short(shown.body))
         })?;
     }
     Ok(())
@@ -205,8 +206,9 @@ fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
     let (verb, many) = match command {
         Dead::List { max } => {
             for letter in dead.list(*max).blocking()? {
+                let shown = Shown::stored(&letter)?;
                 output::line(if json {
-                    let mut object = Shown::dead(&letter).to_json();
+                    let mut object = shown.to_json();
                     object.insert("reason".into(), json!(letter.reason));
                     object.insert("died_at".into(), output::millis(letter.died_at).into());
                     Value::Object(object).to_string()
@@ -216,7 +218,7 @@ fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
                         letter.id,
                         letter.delivery_count,
                         output::one_line(&letter.reason),
-                        output::short(&letter.body)
+                        output::short(shown.body)
                     )
                 })?;
             }

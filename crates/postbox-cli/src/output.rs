@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use postbox::backend::{DeadLetter, Delivery, Headers};
-use postbox::{ContentType, MessageId};
+use postbox::{ContentType, MessageId, StoredMessage};
 use serde_json::{Map, Value, json};
 
 use crate::plain::Plain;
@@ -141,7 +140,7 @@ pub(crate) struct Shown<'a> {
     content_type: &'a ContentType,
     delivery_count: u32,
     enqueued_at: SystemTime,
-    attributes: Option<&'a BTreeMap<String, String>>,
+    attributes: &'a BTreeMap<String, String>,
     reply_to: Option<&'a str>,
     expects_reply: bool,
 }
@@ -154,48 +153,23 @@ impl<'a> Shown<'a> {
             content_type: message.content_type(),
             delivery_count: message.delivery_count,
             enqueued_at: message.enqueued_at,
-            attributes: Some(&message.attributes),
+            attributes: &message.attributes,
             reply_to: message.reply_to.as_deref(),
             expects_reply: message.expects_reply(),
         }
     }
 
-    pub(crate) fn delivery(delivery: &'a Delivery) -> Self {
-        Shown {
-            id: &delivery.id,
-            body: &delivery.body,
-            content_type: &delivery.content_type,
-            delivery_count: delivery.delivery_count,
-            enqueued_at: delivery.enqueued_at.into(),
-            attributes: None,
-            reply_to: None,
-            expects_reply: false,
-        }
-        .with_headers(delivery.headers.as_deref())
-    }
-
-    pub(crate) fn dead(letter: &'a DeadLetter) -> Self {
-        Shown {
-            id: &letter.id,
-            body: &letter.body,
-            content_type: &letter.content_type,
-            delivery_count: letter.delivery_count,
-            enqueued_at: letter.enqueued_at,
-            attributes: None,
-            reply_to: None,
-            expects_reply: false,
-        }
-        .with_headers(letter.headers.as_deref())
-    }
-
-    fn with_headers(mut self, headers: Option<&'a Headers>) -> Self {
-        if let Some(headers) = headers {
-            self.attributes = Some(&headers.attributes);
-            self.reply_to = headers.reply_to.as_deref();
-            self.expects_reply = headers.reply.is_some();
-            self.enqueued_at = headers.enqueued_at.unwrap_or(self.enqueued_at);
-        }
-        self
+    pub(crate) fn stored(message: &'a StoredMessage<Bytes>) -> Result<Self, Failure> {
+        Ok(Shown {
+            id: &message.id,
+            body: message.body.as_ref().map_err(postbox::Error::clone)?,
+            content_type: &message.content_type,
+            delivery_count: message.delivery_count,
+            enqueued_at: message.enqueued_at,
+            attributes: &message.attributes,
+            reply_to: message.reply_to.as_deref(),
+            expects_reply: message.expects_reply,
+        })
     }
 
     /// The fields that every command shows of a message.
@@ -206,7 +180,7 @@ impl<'a> Shown<'a> {
         object.insert("content_type".into(), self.content_type.as_str().into());
         object.insert("delivery_count".into(), self.delivery_count.into());
         object.insert("enqueued_at".into(), millis(self.enqueued_at).into());
-        object.insert("attributes".into(), self.attributes.map_or_else(|| json!({}), |attributes| json!(attributes)));
+        object.insert("attributes".into(), json!(self.attributes));
         object.insert("reply_to".into(), self.reply_to.into());
         object.insert("expects_reply".into(), self.expects_reply.into());
         object

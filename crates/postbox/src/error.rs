@@ -161,6 +161,17 @@ impl Error {
         Error::Connection { message: message.into(), transient: true, source: None }
     }
 
+    /// A backend that broke its contract. A retry repairs no backend.
+    #[cold]
+    pub(crate) fn faulty(message: String) -> Self {
+        Error::Connection { message, transient: false, source: None }
+    }
+
+    #[cold]
+    pub(crate) fn panicked(what: &str, operation: &str) -> Self {
+        Self::faulty(format!("{what} panicked in {operation}"))
+    }
+
     pub(crate) fn invalid(parameter: &'static str, value: impl ToString, limit: impl Into<String>) -> Self {
         Error::InvalidParameter { parameter, value: value.to_string(), limit: limit.into() }
     }

@@ -74,6 +74,7 @@ pub use self::mailbox::connection::{Connection, connect, open};
 pub use self::mailbox::dead_letters::DeadLetters;
 pub use self::mailbox::id::{MessageId, ReplyId};
 pub use self::mailbox::message::{Lease, Message};
+pub use self::mailbox::stored::{DeadLetter, StoredMessage};
 pub use self::reply::{Reply, ReplyChannel};
 pub use self::resolver::address::MailboxName;
 pub use self::resolver::{CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver, UriMailboxFactory};
@@ -107,7 +108,7 @@ pub mod events {
 /// Operations before they are awaited, and how backends answer them.
 pub mod operation {
     pub use crate::mailbox::connection::Open;
-    pub use crate::mailbox::lease::{Finish, KeepAlive, Nack, SendReply};
+    pub use crate::mailbox::lease::{KeepAlive, Nack, SendReply, Settle};
     pub use crate::mailbox::operation::{Answer, Call, Operation, Verb};
     pub use crate::mailbox::receive::{MessageStream, ReceiveMessages, UNDECODABLE_DELIVERIES};
     pub use crate::mailbox::send::{SendBatch, SendMessage, SendRequest};

@@ -19,7 +19,6 @@
 //! * **Errors.** Every verb may fail with [`Error::Connection`]; what else it may fail with is said there. A client
 //!   library's errors are mapped in one place and never leak.
 
-pub(crate) mod null;
 pub mod wire;
 
 use std::borrow::Cow;
@@ -29,7 +28,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::mailbox::codec::ContentType;
@@ -40,12 +38,16 @@ use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, shown};
 use crate::runtime::clock::{Clock, Moment, SystemClock};
 
-/// Several of something, mostly one.
-pub type Batch<T> = SmallVec<[T; 1]>;
+/// The entries of a batch verb, or their results.
+pub type Batch<T> = Vec<T>;
 
-/// The answer to a batch of one.
-pub(crate) fn only<T>(mut results: Batch<T>) -> T {
-    results.pop().expect("a verb answers each entry")
+/// The result of a batch of one.
+pub(crate) fn only<T>(mut results: Batch<Result<T, Error>>) -> Result<T, Error> {
+    let many = results.len();
+    match results.pop() {
+        Some(result) if many == 1 => result,
+        _ => Err(Error::faulty(format!("a backend returned {many} results for one entry"))),
+    }
 }
 
 /// A place that stores mailboxes.
@@ -122,12 +124,12 @@ pub trait ByteMailbox: fmt::Debug + Send + Sync + 'static {
 
     /// [`send`](Self::send) of one message. Only for speed: it does nothing else.
     fn send_one(&self, message: Outgoing) -> Answer<Result<MessageId, Error>> {
-        self.send(Batch::from_buf([message])).map(only)
+        self.send(vec![message]).map(only)
     }
 
     /// [`acknowledge`](Self::acknowledge) of one delivery. Only for speed: it does nothing else.
     fn acknowledge_one(&self, receipt: &Receipt) -> Answer<Result<(), Error>> {
-        self.acknowledge(Batch::from_buf([receipt.clone()])).map(only)
+        self.acknowledge(vec![receipt.clone()]).map(only)
     }
 
     /// Removes all messages, leased ones too, but no dead letters. Their receipts are void. Answers how many.
@@ -243,6 +245,7 @@ impl Outgoing {
 
 /// What travels with a body.
 #[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Headers {
     /// The address for answers.
     pub reply_to: Option<String>,
@@ -268,6 +271,7 @@ impl fmt::Debug for Headers {
 
 /// What `receive` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receive {
     /// The most messages.
     pub max: usize,
@@ -277,8 +281,16 @@ pub struct Receive {
     pub wait: Duration,
 }
 
+impl Receive {
+    /// A request for at most `max` messages.
+    pub const fn new(max: usize, visibility: Duration, wait: Duration) -> Self {
+        Receive { max, visibility, wait }
+    }
+}
+
 /// A message as a place hands it out.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Delivery {
     /// The message's id.
     pub id: MessageId,
@@ -314,13 +326,35 @@ impl fmt::Debug for Delivery {
     }
 }
 
+impl Delivery {
+    /// A first delivery, without headers and without a content type. A backend sets the other fields.
+    pub const fn new(
+        id: MessageId,
+        receipt_handle: ReceiptHandle,
+        body: Bytes,
+        enqueued_at: Moment,
+        delivered_at: Moment,
+    ) -> Self {
+        let (content_type, headers, delivery_count) = (ContentType::Unmarked, None, 1);
+        Delivery { id, body, content_type, headers, receipt_handle, delivery_count, enqueued_at, delivered_at }
+    }
+}
+
 /// Which delivery an act is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// The message, for errors.
     pub id: MessageId,
     /// The proof.
     pub handle: ReceiptHandle,
+}
+
+impl Receipt {
+    /// The receipt of a delivery.
+    pub const fn new(id: MessageId, handle: ReceiptHandle) -> Self {
+        Receipt { id, handle }
+    }
 }
 
 /// What becomes of a lease.
@@ -357,61 +391,26 @@ impl Counts {
 
     /// Visible and invisible, without the dead letters.
     pub const fn total(&self) -> u64 {
-        self.ready + self.delayed + self.in_flight
+        self.ready.saturating_add(self.delayed).saturating_add(self.in_flight)
     }
 }
 
-/// A message that nobody could finish.
-#[derive(Clone)]
+/// A dead letter, as a backend lists it.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// The message's id.
-    pub id: MessageId,
-    /// The body, encoded.
-    pub body: Bytes,
-    /// How it is encoded.
-    pub content_type: ContentType,
-    /// What came with it.
-    pub headers: Option<Arc<Headers>>,
-    /// How often it was delivered.
-    pub delivery_count: u32,
-    /// When it was sent.
-    pub enqueued_at: SystemTime,
-    /// When it came here.
-    pub died_at: SystemTime,
-    /// Why.
+    /// The message. Its receipt is not used.
+    pub delivery: Delivery,
+    /// When it became a dead letter.
+    pub died_at: Moment,
+    /// Why it became a dead letter.
     pub reason: Cow<'static, str>,
 }
 
-/// Without the body.
-impl fmt::Debug for DeadLetter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadLetter")
-            .field("id", &self.id)
-            .field("body", &ByteCount(&self.body))
-            .field("content_type", &self.content_type)
-            .field("headers", &self.headers)
-            .field("delivery_count", &self.delivery_count)
-            .field("enqueued_at", &self.enqueued_at)
-            .field("died_at", &self.died_at)
-            .field("reason", &self.reason)
-            .finish()
-    }
-}
-
 impl DeadLetter {
-    /// From a delivery that could not be finished.
-    pub fn new(delivery: Delivery, died_at: Moment, reason: Cow<'static, str>) -> Self {
-        DeadLetter {
-            id: delivery.id,
-            body: delivery.body,
-            content_type: delivery.content_type,
-            headers: delivery.headers,
-            delivery_count: delivery.delivery_count,
-            enqueued_at: delivery.enqueued_at.into(),
-            died_at: died_at.into(),
-            reason,
-        }
+    /// A dead letter.
+    pub const fn new(delivery: Delivery, died_at: Moment, reason: Cow<'static, str>) -> Self {
+        DeadLetter { delivery, died_at, reason }
     }
 }
 
@@ -504,6 +503,18 @@ impl Limits {
             cancel: true,
             peek: true,
             max_size: true,
+        }
+    }
+
+    /// Within what the checks above a backend can count with: at least one entry a batch, and no time that overflows a sum.
+    pub(crate) fn bounded(self) -> Self {
+        let at_most = |time: Duration| time.min(Self::LONGEST);
+        Limits {
+            max_delay: at_most(self.max_delay),
+            max_visibility: at_most(self.max_visibility),
+            max_wait: at_most(self.max_wait),
+            max_batch: self.max_batch.max(1),
+            ..self
         }
     }
 

@@ -19,7 +19,7 @@ pub enum ContentType {
     /// `application/octet-stream`
     Bytes,
     /// Any other.
-    Other(Box<Box<str>>),
+    Other(Box<str>),
     /// None was given: another library sent the message.
     #[default]
     Unmarked,
@@ -45,7 +45,7 @@ impl From<&str> for ContentType {
             "application/msgpack" => ContentType::MessagePack,
             "application/octet-stream" => ContentType::Bytes,
             "" => ContentType::Unmarked,
-            other => ContentType::Other(Box::new(other.into())),
+            other => ContentType::Other(other.into()),
         }
     }
 }

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt as _;
 use postbox_core::wait_for;
 
 /// The answer of a backend: there at once, without an allocation, or a future.
@@ -62,16 +64,32 @@ impl<T> Answer<T> {
         }
     }
 
+    /// The answer of code that may panic, in the call or in its future. After a panic it is what `failed` returns.
+    #[inline]
+    pub(crate) fn caught(call: impl FnOnce() -> Self, failed: impl FnOnce() -> T + Send + 'static) -> Self
+    where
+        T: Send + 'static,
+    {
+        match catch_unwind(AssertUnwindSafe(call)) {
+            // The value of an answer that was polled before is gone.
+            Ok(Answer(State::Ready(None))) | Err(_) => Answer::ready(failed()),
+            Ok(Answer(State::Pending(future))) => Answer::from_future(async move {
+                AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|_| failed())
+            }),
+            Ok(ready) => ready,
+        }
+    }
+
     /// The value, if it is there.
     #[inline]
-    pub(crate) const fn value(&self) -> Option<&T> {
-        match &self.0 {
-            State::Ready(value) => value.as_ref(),
+    pub(crate) const fn value(&mut self) -> Option<&mut T> {
+        match &mut self.0 {
+            State::Ready(value) => value.as_mut(),
             State::Pending(_) => None,
         }
     }
 
-    /// Puts another future in the place of one that is to come.
+    /// Replaces the future, if the answer is one.
     pub(crate) fn later<F>(&mut self, next: impl FnOnce(Pin<Box<dyn Future<Output = T> + Send>>) -> F)
     where
         F: Future<Output = T> + Send + 'static,

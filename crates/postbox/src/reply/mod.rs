@@ -2,6 +2,7 @@
 
 pub(crate) mod store;
 
+pub(crate) use self::store::Replies;
 pub use self::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
 pub use crate::backends::memory::MemoryReplyStore;
 use std::fmt;
@@ -44,7 +45,7 @@ use crate::runtime::clock::{Clock, Moment};
 /// # }).unwrap();
 /// ```
 pub struct Reply<R, C = Json> {
-    store: Arc<dyn ReplyStore>,
+    replies: Replies,
     id: ReplyId,
     clock: Arc<dyn Clock>,
     kept: Arc<Kept>,
@@ -97,7 +98,7 @@ impl Drop for Taking {
 impl<R, C> Clone for Reply<R, C> {
     fn clone(&self) -> Self {
         Reply {
-            store: Arc::clone(&self.store),
+            replies: self.replies.clone(),
             id: self.id.clone(),
             clock: Arc::clone(&self.clock),
             kept: Arc::clone(&self.kept),
@@ -116,8 +117,8 @@ impl<R, C> fmt::Debug for Reply<R, C> {
 }
 
 impl<R, C> Reply<R, C> {
-    pub(crate) fn new(store: Arc<dyn ReplyStore>, id: ReplyId, clock: Arc<dyn Clock>) -> Self {
-        Reply { store, id, clock, kept: Arc::default(), types: PhantomData }
+    pub(crate) fn new(replies: Replies, id: ReplyId, clock: Arc<dyn Clock>) -> Self {
+        Reply { replies, id, clock, kept: Arc::default(), types: PhantomData }
     }
 
     /// Names the reply, in this process and in others.
@@ -181,7 +182,8 @@ impl<R, C> Reply<R, C> {
             if reply.kept.value.get().is_some() {
                 return Answer::ready(Ok(state == ReplyState::Resolved));
             }
-            reply.store.get(reply.id).map(move |entry| Ok(entry?.is_some_and(|entry| entry.state == state)))
+            let entry = reply.replies.call("get", |store| store.get(reply.id));
+            entry.map(move |entry| Ok(entry?.is_some_and(|entry| entry.state == state)))
         })
     }
 
@@ -190,8 +192,8 @@ impl<R, C> Reply<R, C> {
     /// # Errors
     /// Those of the store.
     pub fn cancel(&self) -> Call<Result<bool, Error>> {
-        let (store, id) = (Arc::clone(&self.store), self.id.clone());
-        Call::new(move || store.cancel(id))
+        let (replies, id) = (self.replies.clone(), self.id.clone());
+        Call::new(move || replies.call("cancel", |store| store.cancel(id)))
     }
 
     /// The entry as the store has it. `None` if it was consumed, deleted or cleaned up.
@@ -199,8 +201,8 @@ impl<R, C> Reply<R, C> {
     /// # Errors
     /// Those of the store.
     pub fn entry(&self) -> Call<Result<Option<ReplyEntry>, Error>> {
-        let (store, id) = (Arc::clone(&self.store), self.id.clone());
-        Call::new(move || store.get(id))
+        let (replies, id) = (self.replies.clone(), self.id.clone());
+        Call::new(move || replies.call("get", |store| store.get(id)))
     }
 }
 
@@ -222,7 +224,7 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
             return Answer::ready(self.decode(value).map(Some));
         }
         let taking = Taking::begin(&self.kept);
-        match self.store.consume(self.id.clone()).split() {
+        match self.replies.call("consume", |store| store.consume(self.id.clone())).split() {
             Ok(consumed) => {
                 let others = taking.settle(&consumed);
                 Answer::ready(self.taken(consumed, others))
@@ -258,6 +260,9 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
         match (self.kept.value.get(), entry.map(|entry| entry.state)) {
             (Some(value), _) => self.decode(value).map(Some),
             (None, Some(ReplyState::Pending)) => Ok(None),
+            (None, Some(ReplyState::Resolved)) => {
+                Err(Error::faulty(format!("the reply store returned reply {} without its answer", self.id)))
+            }
             // A clone has taken it and is about to keep it.
             (None, _) if others => Ok(None),
             (None, state) => Err(refusal(self.id.clone(), state)),
@@ -275,16 +280,16 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
             Ok(None) => Answer::from_future(async move {
                 loop {
                     let left = deadline.map_or(Limits::LONGEST, |deadline| self.clock.now().until(deadline));
-                    let settled = self.store.settled(self.id.clone(), left).await?;
+                    let settled = self.replies.call("settled", |store| store.settled(self.id.clone(), left)).await?;
                     if let Some(answer) = self.clone().take().await? {
                         return Ok(answer);
                     }
-                    // Settled and not taken: a clone is at it.
+                    if deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
+                        return Err(Error::ReplyTimeout { id: self.id });
+                    }
+                    // A clone is taking the settled reply.
                     if settled {
                         yield_now().await;
-                    }
-                    if !settled && deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
-                        return Err(Error::ReplyTimeout { id: self.id });
                     }
                 }
             }),
@@ -349,7 +354,7 @@ awaitable!(WaitForReply<R, C> where R: Send + 'static, C: Decode<R>);
 /// # }).unwrap();
 /// ```
 pub struct ReplyChannel<R, C = Json> {
-    store: Arc<dyn ReplyStore>,
+    replies: Replies,
     id: ReplyId,
     types: PhantomData<fn() -> (R, C)>,
 }
@@ -361,8 +366,8 @@ impl<R, C> fmt::Debug for ReplyChannel<R, C> {
 }
 
 impl<R, C> ReplyChannel<R, C> {
-    pub(crate) const fn new(store: Arc<dyn ReplyStore>, id: ReplyId) -> Self {
-        ReplyChannel { store, id, types: PhantomData }
+    pub(crate) const fn new(replies: Replies, id: ReplyId) -> Self {
+        ReplyChannel { replies, id, types: PhantomData }
     }
 
     /// Names the reply.
@@ -379,13 +384,14 @@ impl<R, C> ReplyChannel<R, C> {
     where
         C: Encode<R>,
     {
-        let (store, id, body) = (Arc::clone(&self.store), self.id.clone(), C::encode(answer));
+        let (replies, id, body) = (self.replies.clone(), self.id.clone(), C::encode(answer));
         Call::new(move || {
             let value = match body {
-                Ok(body) => ReplyValue { body, content_type: C::CONTENT_TYPE },
+                Ok(body) => ReplyValue::new(body, C::CONTENT_TYPE),
                 Err(reason) => return Answer::ready(Err(Error::encoding(reason))),
             };
-            store.resolve(id.clone(), value).map(move |resolved| match resolved? {
+            let resolved = replies.call("resolve", |store| store.resolve(id.clone(), value));
+            resolved.map(move |resolved| match resolved? {
                 Resolved::Stored => Ok(()),
                 Resolved::Refused(state) => Err(refusal(id, state)),
             })
@@ -397,7 +403,10 @@ impl<R, C> ReplyChannel<R, C> {
     /// # Errors
     /// Those of the store.
     pub fn is_open(&self) -> Call<Result<bool, Error>> {
-        let (store, id) = (Arc::clone(&self.store), self.id.clone());
-        Call::new(move || store.get(id).map(|entry| Ok(entry?.is_some_and(|entry| entry.state == ReplyState::Pending))))
+        let (replies, id) = (self.replies.clone(), self.id.clone());
+        Call::new(move || {
+            let entry = replies.call("get", |store| store.get(id));
+            entry.map(|entry| Ok(entry?.is_some_and(|entry| entry.state == ReplyState::Pending)))
+        })
     }
 }

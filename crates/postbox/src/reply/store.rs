@@ -1,6 +1,7 @@
 //! Where replies are kept until the requester takes them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -30,6 +31,7 @@ pub enum ReplyState {
 
 /// A reply as its store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReplyEntry {
     /// Which reply.
     pub id: ReplyId,
@@ -45,13 +47,28 @@ pub struct ReplyEntry {
     pub resolved_at: Option<SystemTime>,
 }
 
+impl ReplyEntry {
+    /// A pending entry. A store sets the fields of one that is not.
+    pub const fn new(id: ReplyId, created_at: SystemTime, expires_at: SystemTime) -> Self {
+        ReplyEntry { id, value: None, state: ReplyState::Pending, created_at, expires_at, resolved_at: None }
+    }
+}
+
 /// An answer, encoded.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReplyValue {
-    /// The bytes.
+    /// The encoded bytes.
     pub body: Bytes,
-    /// How they are encoded.
+    /// Their content type.
     pub content_type: ContentType,
+}
+
+impl ReplyValue {
+    /// An answer of these bytes.
+    pub const fn new(body: Bytes, content_type: ContentType) -> Self {
+        ReplyValue { body, content_type }
+    }
 }
 
 /// Without the body.
@@ -111,6 +128,35 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// Waits until the entry is not pending any more (resolved, cancelled, expired or gone), up to `wait`. Says
     /// whether that is so. An entry that was never there is gone.
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>>;
+}
+
+/// The reply store of a handle, if there is one. A store that panics has failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Replies {
+    backend: &'static str,
+    store: Option<Arc<dyn ReplyStore>>,
+}
+
+impl Replies {
+    pub(crate) const fn new(backend: &'static str, store: Option<Arc<dyn ReplyStore>>) -> Self {
+        Replies { backend, store }
+    }
+
+    pub(crate) const fn is_there(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        verb: impl FnOnce(&dyn ReplyStore) -> Answer<Result<T, Error>>,
+    ) -> Answer<Result<T, Error>> {
+        let Some(store) = &self.store else {
+            let operation = "keep replies: open with ?replies=… or .replies(store)";
+            return Answer::ready(Err(Error::Unsupported { backend: self.backend, operation }));
+        };
+        Answer::caught(|| verb(&**store), move || Err(Error::panicked("the reply store", operation)))
+    }
 }
 
 /// Which of a number of parts of a store an entry is in. FNV-1a, since every program has to come to the same.

@@ -17,7 +17,7 @@ use crate::mailbox::id::{MessageId, ReplyId};
 use crate::mailbox::operation::Answer;
 use crate::mailbox::{Mailbox, UntypedMailbox};
 use crate::reply::Reply;
-use crate::reply::store::{ReplyStore, ReplyValue};
+use crate::reply::store::{Replies, ReplyStore, ReplyValue};
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::{Sleep, SystemClock};
 
@@ -290,8 +290,8 @@ impl ImmediateReply {
         let body = C::encode(answer).unwrap_or_else(|error| panic!("the answer of an ImmediateReply: {error}"));
         let (store, id) = (Arc::new(MemoryReplyStore::new()), ReplyId::new());
         let created = store.create(id.clone(), Duration::from_secs(300)).blocking();
-        let resolved = store.resolve(id.clone(), ReplyValue { body, content_type: C::CONTENT_TYPE }).blocking();
+        let resolved = store.resolve(id.clone(), ReplyValue::new(body, C::CONTENT_TYPE)).blocking();
         debug_assert!(created.is_ok() && resolved.is_ok());
-        Reply::new(store, id, SystemClock::shared())
+        Reply::new(Replies::new("memory", Some(store)), id, SystemClock::shared())
     }
 }

@@ -7,11 +7,10 @@ use crate::backends::memory::MemoryBackend;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Decode, Encode, Json};
 use crate::mailbox::connection::Connection;
-use crate::mailbox::handle::{Core, HandleOptions};
 use crate::mailbox::id::MessageId;
 use crate::mailbox::message::Message;
 use crate::reply::Reply;
-use crate::resolver::MailboxResolver;
+use crate::resolver::{MailboxResolver, RegistryResolver};
 
 /// Builds a message as a handler gets it. Its lease is real, on a mailbox of its own: it can be finished, once.
 ///
@@ -41,12 +40,12 @@ pub struct MessageBuilder<T> {
     enqueued_at: Option<SystemTime>,
     attributes: Vec<(String, String)>,
     reply_to: Option<String>,
-    resolver: Option<Arc<dyn MailboxResolver>>,
+    resolver: Arc<dyn MailboxResolver>,
 }
 
 impl<T> MessageBuilder<T> {
     /// A message with this body.
-    pub const fn new(body: T) -> Self {
+    pub fn new(body: T) -> Self {
         MessageBuilder {
             body,
             id: None,
@@ -54,7 +53,7 @@ impl<T> MessageBuilder<T> {
             enqueued_at: None,
             attributes: Vec::new(),
             reply_to: None,
-            resolver: None,
+            resolver: Arc::new(RegistryResolver::new()),
         }
     }
 
@@ -90,17 +89,13 @@ impl<T> MessageBuilder<T> {
 
     /// Where `reply_to` leads. Without it, nowhere.
     pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
-        self.resolver = Some(Arc::new(resolver));
+        self.resolver = Arc::new(resolver);
         self
     }
 
     fn mailbox<R, C>(&self) -> Mailbox<T, R, C> {
-        let connection = Connection::new(MemoryBackend::new());
-        let plain: Mailbox<T, R, C> = connection.mailbox("test").unwrap_or_else(|error| panic!("{error}"));
-        let core = plain.core;
-        let options = HandleOptions { resolver: self.resolver.clone(), ..HandleOptions::default() };
-        let (backend, bytes) = (Arc::clone(&core.backend), Arc::clone(&core.bytes));
-        Mailbox::from_core(Core::with_bytes(backend, bytes, core.name.clone(), options))
+        let connection = Connection::new(MemoryBackend::new()).resolver(Arc::clone(&self.resolver));
+        connection.mailbox("test").unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn finish<R, C>(self, mailbox: &Mailbox<T, R, C>) -> Message<T, R, C>
@@ -112,11 +107,12 @@ impl<T> MessageBuilder<T> {
         let received = mailbox.receive().blocking().unwrap_or_else(|error| panic!("the body does not decode: {error}"));
         let mut message = received.into_iter().next().expect("it was sent");
         message.body = self.body;
-        message.id = self.id.unwrap_or(message.id);
-        message.delivery_count = self.delivery_count;
-        message.enqueued_at = self.enqueued_at.unwrap_or(message.enqueued_at);
-        message.attributes = self.attributes.into_iter().collect();
-        message.reply_to = self.reply_to;
+        let lease = &mut message.lease;
+        lease.id = self.id.unwrap_or(lease.id.clone());
+        lease.delivery_count = self.delivery_count;
+        lease.enqueued_at = self.enqueued_at.unwrap_or(lease.enqueued_at);
+        lease.attributes = self.attributes.into_iter().collect();
+        lease.reply_to = self.reply_to;
         message
     }
 

@@ -8,8 +8,8 @@ use postbox_core::shared::mailbox::MailboxSignal as _;
 
 use super::keeper::Keeping;
 use super::tally::{Tally, count};
-use crate::backend::{Batch, Receipt, Visibility, only};
-use crate::mailbox::handle::Core;
+use crate::backend::{Receipt, Visibility};
+use crate::mailbox::handle::{Core, Settlement};
 use crate::mailbox::message::Message;
 use crate::mailbox::receive::in_background;
 
@@ -36,8 +36,8 @@ impl Drop for GiveBack {
             let tally = Arc::clone(&self.tally);
             tally.returning.fetch_add(1, Ordering::SeqCst);
             let back = if self.is_begun { Visibility::Return(Duration::ZERO) } else { Visibility::Release };
-            let back = self.core.set_visibility(Batch::from_buf([(receipt, back)]));
-            in_background(back.map(only).map(move |back| {
+            let back = self.core.settle(receipt, Settlement::Visibility(back));
+            in_background(back.map(move |back| {
                 if back.is_ok() {
                     count(&tally.given_back);
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postbox::backend::Backend;
-use postbox::backend::{Batch, DeadLetter, Headers, MailboxSettings, Outgoing, Receive};
+use postbox::backend::{DeadLetter, Headers, MailboxSettings, Outgoing, Receive};
 use postbox::operation::Answer;
 use postbox::resolver::MailboxFactory;
 use postbox::resolver::{CachePolicy, UntypedMailbox};
@@ -286,16 +286,14 @@ fn debugging_shows_no_bodies() {
     shown += &format!("{:?}", mailbox.send_batch(&[body()]).reply_to(&address));
     shown += &format!("{:?}", mailbox.send_expecting_reply(&body()).reply_to(&address));
     let mut outgoing = Outgoing::new(body().into_bytes().into(), ContentType::from("text/plain"));
-    let headers = Headers {
-        reply_to: Some(address.clone()),
-        attributes: [("token".to_string(), body())].into(),
-        ..Headers::default()
-    };
+    let mut headers = Headers::default();
+    headers.reply_to = Some(address.clone());
+    headers.attributes = [("token".to_string(), body())].into();
     outgoing.headers = Some(Arc::new(headers));
     shown += &format!("{outgoing:?}");
     let bytes = MemoryBackend::new().mailbox(&"debug".parse().unwrap(), &MailboxSettings::default()).unwrap();
-    bytes.send(Batch::from_iter([outgoing])).blocking().remove(0).unwrap();
-    let receive = Receive { max: 1, visibility: Duration::from_secs(9), wait: Duration::ZERO };
+    bytes.send(vec![outgoing]).blocking().remove(0).unwrap();
+    let receive = Receive::new(1, Duration::from_secs(9), Duration::ZERO);
     let delivery = bytes.receive(receive).blocking().unwrap().remove(0);
     shown += &format!("{delivery:?}");
     let at = delivery.delivered_at;

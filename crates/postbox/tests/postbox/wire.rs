@@ -60,7 +60,9 @@ fn a_message_with_more_headers_than_a_message_may_have_is_not_read() {
     }
     let attribute = |size: usize| {
         let attributes = BTreeMap::from([("a".to_string(), "x".repeat(size - 1))]);
-        encode(b"", &ContentType::Unmarked, Some(&Headers { attributes, ..Headers::default() }))
+        let mut headers = Headers::default();
+        headers.attributes = attributes;
+        encode(b"", &ContentType::Unmarked, Some(&headers))
     };
     assert!(decode(attribute(MAX_HEADER_BYTES)).is_ok());
     let larger = MAX_HEADER_BYTES + 1;
@@ -77,7 +79,8 @@ proptest! {
         attributes in prop::collection::btree_map("[A-Za-z0-9._-]{1,300}", ".{0,200}", 0..12),
     ) {
         let content_type = ContentType::from(content_type);
-        let headers = Headers { reply_to, reply: reply.map(ReplyId::from), attributes, ..Headers::default() };
+        let mut headers = Headers::default();
+        (headers.reply_to, headers.reply, headers.attributes) = (reply_to, reply.map(ReplyId::from), attributes);
         let bytes = encode(&body, &content_type, Some(&headers));
         let expected = (headers != Headers::default()).then(|| Arc::new(headers));
         prop_assert_eq!(decode(bytes), Ok((Bytes::from(body), content_type, expected)));

@@ -322,7 +322,7 @@ mod tests {
         let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };
         for _ in 0..4 {
             // More than one request takes.
-            let sends: Vec<_> = (0..40).map(|_| queue.send(Batch::from_buf([message()]))).collect();
+            let sends: Vec<_> = (0..40).map(|_| queue.send(vec![message()])).collect();
             let receives: Vec<_> = (0..4).map(|_| queue.receive(receive)).collect();
             for error in sends.into_iter().map(|sent| sent.blocking().unwrap_err()) {
                 assert!(matches!(error, Error::Connection { transient: true, .. }), "{error:?}");

@@ -218,10 +218,8 @@ fn batch_of_five(
     jobs.create().blocking().unwrap();
     jobs.send_batch(&[1, 2, 3, 4, 5]).blocking().unwrap();
     let messages = jobs.receive().max_messages(5).visibility_timeout(HOURS).blocking().unwrap();
-    let receipts: Vec<_> = messages
-        .iter()
-        .map(|message| Receipt { id: message.id.clone(), handle: message.receipt_handle.clone() })
-        .collect();
+    let receipts: Vec<_> =
+        messages.iter().map(|message| Receipt::new(message.id.clone(), message.receipt_handle.clone())).collect();
     let keys: Vec<String> = match verb {
         "SendMessageBatch" => (1..=5).map(|number| number.to_string()).collect(),
         _ => receipts.iter().map(|receipt| receipt.handle.to_string()).collect(),
@@ -239,7 +237,7 @@ fn batch_of_five(
         "DeleteMessageBatch" => jobs.acknowledge_batch(&messages).blocking().unwrap(),
         _ => {
             let changes = receipts.into_iter().map(|receipt| (receipt, Visibility::Return(Duration::ZERO)));
-            bytes.set_visibility(changes.collect()).blocking().into_vec()
+            bytes.set_visibility(changes.collect()).blocking()
         }
     };
     let asked = asked.lock().unwrap();

@@ -49,7 +49,7 @@ impl Table {
 }
 
 fn value() -> ReplyValue {
-    ReplyValue { body: "42".into(), content_type: ContentType::Json }
+    ReplyValue::new("42".into(), ContentType::Json)
 }
 
 fn state(store: &DynamoDbReplyStore, id: &ReplyId) -> Option<ReplyState> {

@@ -9,7 +9,6 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use postbox::backend::Delivery;
 use postbox::clock::{Alarm, Clock, Moment};
 use postbox::testing::ManualClock;
 use postbox::*;
@@ -36,7 +35,7 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
         scope.spawn(|| bodies().for_each(|body| drop(mailbox.send(&body.to_vec()).blocking().unwrap())));
     });
     let peeked = mailbox.peek(1000).blocking().unwrap();
-    assert!(peeked.iter().map(|delivery| &delivery.body[..]).eq(bodies()));
+    assert!(peeked.iter().map(|message| &message.body.as_ref().unwrap()[..]).eq(bodies()));
     let receive = || mailbox.receive().max_messages(1000).blocking().unwrap();
     for delivery_count in 1..3 {
         let messages = receive();
@@ -46,7 +45,7 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
     }
     receive().iter().for_each(|message| message.dead_letter("to see it again").blocking().unwrap());
     let letters = mailbox.dead_letters().list(1000).blocking().unwrap();
-    assert!(letters.iter().map(|letter| &letter.body[..]).eq(bodies()));
+    assert!(letters.iter().map(|letter| &letter.body.as_ref().unwrap()[..]).eq(bodies()));
     assert_eq!(mailbox.dead_letters().redrive(1000).blocking().unwrap(), bytes.len() as u64 + 1);
     let messages = receive();
     assert!(messages.iter().map(|message| &message.body[..]).eq(bodies()));
@@ -153,10 +152,9 @@ fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) ->
     // From here on this thread is the one that receives.
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     let (mut number, mut messages, mut seen) = (0, Vec::<Message<u32>>::new(), Vec::new());
-    let show = |message: &Delivery| {
-        let since = |moment: Moment| moment.as_nanos() - start.as_nanos();
-        let (body, count) = (message.body.clone(), message.delivery_count);
-        format!("{body:?} {count} {} {}", since(message.enqueued_at), since(message.delivered_at))
+    let show = |message: &StoredMessage<u32>| {
+        let since = message.enqueued_at.duration_since(std::time::SystemTime::from(start)).unwrap();
+        format!("{:?} {} {since:?}", message.body, message.delivery_count)
     };
     for step in steps {
         let at = |which: usize| which.checked_rem(messages.len()).map(|at| &messages[at]);

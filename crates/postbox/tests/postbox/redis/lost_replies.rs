@@ -88,7 +88,7 @@ fn every_verb(connection: &Connection, lose: impl Fn()) {
     lose();
     assert_eq!(reply.wait().timeout(LONG).blocking().unwrap(), 70);
     let store = connection.reply_store().unwrap();
-    let value = ReplyValue { body: "1".into(), content_type: ContentType::from("application/json") };
+    let value = ReplyValue::new("1".into(), ContentType::from("application/json"));
     let (one, two) = (ReplyId::new(), ReplyId::new());
     for id in [&one, &two] {
         lose();

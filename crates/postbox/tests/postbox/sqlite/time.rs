@@ -78,8 +78,8 @@ fn set_deadlines(connection: &Connection) -> (Message<u32, u32>, Reply<u32>) {
 /// Which of the deadlines have passed.
 fn passed(connection: &Connection, reply: &Reply<u32>) -> [bool; 6] {
     let jobs: Mailbox<u32, u32> = connection.mailbox("jobs").unwrap();
-    let ready: Vec<u32> = jobs.peek(10).blocking().unwrap().iter().map(|seen| seen.body[0].into()).collect();
-    let has = |digit: u8| ready.contains(&u32::from(digit));
+    let ready: Vec<u32> = jobs.peek(10).blocking().unwrap().into_iter().map(|seen| seen.body.unwrap()).collect();
+    let has = |digit: u8| ready.contains(&u32::from(digit - b'0'));
     let expiring: Mailbox<u32> = connection.mailbox("expiring").unwrap();
     let once: Mailbox<u32> = connection.mailbox("once").unwrap();
     let before = once.approximate_count().blocking().unwrap();

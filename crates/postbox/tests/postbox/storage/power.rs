@@ -100,8 +100,7 @@ fn the_power_may_be_cut_at_every_write() {
             machine.disk.plan(Cut { which: Which::Any, nth, is_after: false, survivors });
             let steps = first_steps(&machine);
             let (folder, jobs) = after_the_cut::<u32, ()>(&machine, survivors);
-            let left: Vec<u32> = jobs.peek(10).blocking().unwrap().iter().map(|left| left.body[0].into()).collect();
-            let left: Vec<u32> = left.into_iter().map(|digit| digit - u32::from(b'0')).collect();
+            let left: Vec<u32> = jobs.peek(10).blocking().unwrap().into_iter().map(|left| left.body.unwrap()).collect();
             // What came next may be there or not. The lease of the first message may have been on the disk.
             let possible: &[&[u32]] = match steps {
                 0 => &[&[]],
