@@ -370,7 +370,8 @@ impl Connection {
     pub fn list(&self) -> Call<Result<Vec<MailboxName>, Error>> {
         let (backend, prefix) = (Arc::clone(&self.backend), self.options.prefix.clone());
         Call::new(move || {
-            backend.list().map(move |names| {
+            let failed = || Err(Error::faulty("the backend panicked in list".into()));
+            Answer::caught(|| backend.list(), failed).map(move |names| {
                 let mut names = names?;
                 names.retain(|name| name.prefix() == prefix.as_deref());
                 Ok(names)

@@ -1,6 +1,7 @@
 //! Tests of the crate `postbox`, in one binary.
 
 mod aws;
+mod bad_backend;
 mod conformance;
 mod main_loop;
 mod memory;
