@@ -1,4 +1,4 @@
-//! The mailbox that programs talk to.
+//! The typed handle of a mailbox, and the modules of its operations.
 
 pub(crate) mod codec;
 pub(crate) mod connection;

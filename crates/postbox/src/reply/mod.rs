@@ -1,4 +1,29 @@
-//! The two ends of a reply: the requester waits for it, the handler of the request writes it.
+//! Requests and replies.
+//!
+//! A request is a message that expects a reply: [`send_expecting_reply`](crate::Mailbox::send_expecting_reply). The requester
+//! waits for a [`Reply`]; the handler answers with [`Lease::reply`](crate::Lease::reply), or through a [`ReplyChannel`]. In
+//! between, the answer is in a [`ReplyStore`], where each reply has an entry with a state and a time to live.
+//!
+//! ```
+//! use postbox::reply::ReplyState;
+//! use postbox::{Mailbox, Reply};
+//!
+//! let requests: Mailbox<u32, u32> = postbox::open("memory://doc-replies").blocking()?;
+//! let reply = requests.send_expecting_reply(&20).blocking()?;
+//! let state = || Ok::<_, postbox::Error>(reply.entry().blocking()?.map(|entry| entry.state));
+//! assert_eq!(state()?, Some(ReplyState::Pending));
+//!
+//! requests.receive().blocking()?[0].reply(&21).blocking()?;
+//! assert_eq!(state()?, Some(ReplyState::Resolved));
+//!
+//! // Another process would wait for the same reply by its id.
+//! let same: Reply<u32> = requests.reply(reply.id());
+//! assert_eq!(same.wait().blocking()?, 21);
+//! # Ok::<(), postbox::Error>(())
+//! ```
+//!
+//! A backend brings its own store. `open(uri).replies(store)` sets another one, for example a [`MemoryReplyStore`].
+//! `docs/requests-and-replies.md` is the guide.
 
 pub(crate) mod store;
 
@@ -22,10 +47,10 @@ use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, yield_now};
 use crate::runtime::clock::{Clock, Moment};
 
-/// An answer that is awaited.
+/// The answer to a request, for the requester: [`Mailbox::send_expecting_reply`](crate::Mailbox::send_expecting_reply).
 ///
-/// It lives in the reply store, not in this handle: another process can wait for it by its id, until its time to live
-/// has passed. The first who takes it has it; the handle that took it keeps it. Dropping a handle cancels nothing.
+/// The reply is in the reply store, not in this handle. Another process can wait for it by its id, until its time to live is
+/// over. The first handle that takes the answer has it, and keeps it for its clones. Dropping a handle cancels nothing.
 ///
 /// ```
 /// use postbox::{Mailbox, Reply};
@@ -55,9 +80,9 @@ pub struct Reply<R, C = Json> {
 /// What a handle and its clones share.
 #[derive(Default)]
 struct Kept {
-    /// What was consumed.
+    /// The answer that was taken.
     value: OnceLock<ReplyValue>,
-    /// How many are consuming at this moment: what one of them has taken is not over for the others.
+    /// The number of clones that are taking the answer at this moment.
     taking: AtomicUsize,
 }
 
@@ -70,7 +95,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// One who consumes, however that ends.
+/// One attempt to take the answer. It is counted until it is dropped.
 struct Taking(Arc<Kept>);
 
 impl Taking {
@@ -79,12 +104,11 @@ impl Taking {
         Taking(Arc::clone(kept))
     }
 
-    /// Keeps what was taken before anybody can ask for it in vain.
+    /// Keeps the answer, and says whether another clone is taking it too, and so may have it.
     fn settle(self, consumed: &Result<Option<ReplyEntry>, Error>) -> bool {
         if let Ok(Some(ReplyEntry { state: ReplyState::Resolved, value: Some(value), .. })) = consumed {
             let _ = self.0.value.set(value.clone());
         }
-        // Whether another one is at it, who may have taken it.
         self.0.taking.load(Ordering::SeqCst) > 1
     }
 }
@@ -121,7 +145,7 @@ impl<R, C> Reply<R, C> {
         Reply { replies, id, clock, kept: Arc::default(), types: PhantomData }
     }
 
-    /// Names the reply, in this process and in others.
+    /// The id of the reply, for use in this process or in others.
     pub const fn id(&self) -> &ReplyId {
         &self.id
     }
@@ -135,7 +159,7 @@ impl<R, C> Reply<R, C> {
         WaitForReply { reply: self.clone(), timeout: None }
     }
 
-    /// Takes the answer if it is there.
+    /// Takes the answer if it has come.
     ///
     /// # Errors
     /// [`ReplyExpired`](Error::ReplyExpired) and [`ReplyCancelled`](Error::ReplyCancelled): it is over.
@@ -148,10 +172,10 @@ impl<R, C> Reply<R, C> {
         Call::new(move || reply.take())
     }
 
-    /// Whether the answer is there. Takes nothing.
+    /// Whether the answer has come. Does not take it.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn is_ready(&self) -> Call<Result<bool, Error>>
     where
         R: 'static,
@@ -163,7 +187,7 @@ impl<R, C> Reply<R, C> {
     /// Whether the reply was cancelled.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn is_cancelled(&self) -> Call<Result<bool, Error>>
     where
         R: 'static,
@@ -187,19 +211,19 @@ impl<R, C> Reply<R, C> {
         })
     }
 
-    /// Tells the handler of the request that the answer is not wanted any more. `false` if it was answered, cancelled or over.
+    /// Cancels the reply: an answer is refused from now on. Returns `false` if the reply was answered, cancelled or expired.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn cancel(&self) -> Call<Result<bool, Error>> {
         let (replies, id) = (self.replies.clone(), self.id.clone());
         Call::new(move || replies.call("cancel", |store| store.cancel(id)))
     }
 
-    /// The entry as the store has it. `None` if it was consumed, deleted or cleaned up.
+    /// Returns the entry in the reply store. `None` if it was consumed, deleted or cleaned up.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn entry(&self) -> Call<Result<Option<ReplyEntry>, Error>> {
         let (replies, id) = (self.replies.clone(), self.id.clone());
         Call::new(move || replies.call("get", |store| store.get(id)))
@@ -218,7 +242,7 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
         C::decode(&value.body).map_err(|reason| failed(reason.into()))
     }
 
-    /// Takes what is there. `None` while it is pending.
+    /// Takes the answer. `None` while the reply is pending.
     fn take(self) -> Answer<Result<Option<R>, Error>> {
         if let Some(value) = self.kept.value.get() {
             return Answer::ready(self.decode(value).map(Some));
@@ -229,7 +253,7 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
                 let others = taking.settle(&consumed);
                 Answer::ready(self.taken(consumed, others))
             }
-            // In the background: once the store has given it away, it is kept, also if nobody waits for it any more.
+            // Completed in the background: the store removes the answer, so a dropped future must not lose it.
             Err(future) => {
                 if let Err(error) = background::start() {
                     return Answer::ready(Err(error));
@@ -238,7 +262,7 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
                 let (done, outcome) = (Cancellation::new(), Arc::clone(&slot));
                 let finished = CancelOnDrop(done.clone());
                 background::spawn(async move {
-                    // However it ends, a panic included.
+                    // Dropped at the end, also by a panic.
                     let _finished = finished;
                     let consumed = future.await;
                     let others = taking.settle(&consumed);
@@ -263,13 +287,13 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
             (None, Some(ReplyState::Resolved)) => {
                 Err(Error::faulty(format!("the reply store returned reply {} without its answer", self.id)))
             }
-            // A clone has taken it and is about to keep it.
+            // A clone has taken the answer and is about to keep it.
             (None, _) if others => Ok(None),
             (None, state) => Err(refusal(self.id.clone(), state)),
         }
     }
 
-    /// Waits until it is settled, then takes it. One deadline for the whole.
+    /// Waits until the reply is settled, then takes the answer. One deadline holds for all steps.
     fn wait_until(self, deadline: Option<Moment>) -> Answer<Result<R, Error>>
     where
         R: Send,
@@ -297,7 +321,7 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
     }
 }
 
-/// Waiting for an answer: [`Reply::wait`].
+/// A wait for an answer: [`Reply::wait`].
 #[must_use = "nothing is awaited unless this is, or `blocking`"]
 pub struct WaitForReply<R, C> {
     reply: Reply<R, C>,
@@ -311,7 +335,7 @@ impl<R, C> fmt::Debug for WaitForReply<R, C> {
 }
 
 impl<R, C> WaitForReply<R, C> {
-    /// How long to wait. Until the reply's time to live has passed unless it is set.
+    /// How long to wait. Default: until the time to live of the reply is over.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -334,7 +358,7 @@ impl<R: Send + 'static, C: Decode<R>> Verb for WaitForReply<R, C> {
 
 awaitable!(WaitForReply<R, C> where R: Send + 'static, C: Decode<R>);
 
-/// Where the answer to one request is written, once: [`Message::reply_channel`](crate::Message::reply_channel).
+/// The answer to a request, for its handler: [`Lease::reply_channel`](crate::Lease::reply_channel). It is sent once.
 ///
 /// ```
 /// use postbox::{Error, Mailbox};
@@ -370,16 +394,16 @@ impl<R, C> ReplyChannel<R, C> {
         ReplyChannel { replies, id, types: PhantomData }
     }
 
-    /// Names the reply.
+    /// The id of the reply.
     pub const fn id(&self) -> &ReplyId {
         &self.id
     }
 
-    /// Keeps the answer. The message is not finished by this.
+    /// Stores the answer. This does not finish the message.
     ///
     /// # Errors
     /// [`ReplyAlreadySent`](Error::ReplyAlreadySent), [`ReplyCancelled`](Error::ReplyCancelled) or
-    /// [`ReplyExpired`](Error::ReplyExpired) if it is not wanted any more.
+    /// [`ReplyExpired`](Error::ReplyExpired) if the answer is not wanted any more.
     pub fn send(&self, answer: &R) -> Call<Result<(), Error>>
     where
         C: Encode<R>,
@@ -398,10 +422,10 @@ impl<R, C> ReplyChannel<R, C> {
         })
     }
 
-    /// Whether an answer is still wanted.
+    /// Whether the requester still waits for an answer.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn is_open(&self) -> Call<Result<bool, Error>> {
         let (replies, id) = (self.replies.clone(), self.id.clone());
         Call::new(move || {

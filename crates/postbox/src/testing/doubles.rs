@@ -1,4 +1,4 @@
-//! Mailboxes that drop or collect, and replies that are there.
+//! Mailboxes that drop or collect messages, and replies that have come.
 
 use std::fmt;
 use std::ops::Deref;
@@ -21,7 +21,7 @@ use crate::reply::store::{Replies, ReplyStore, ReplyValue};
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::{Sleep, SystemClock};
 
-/// Takes everything and gives nothing. Keeps what it took, if it collects.
+/// A backend that accepts messages and never delivers them. It keeps them if it collects.
 #[derive(Clone, Debug)]
 struct Sink {
     kind: &'static str,
@@ -69,7 +69,7 @@ impl Backend for Sink {
     }
 }
 
-/// No receipt of it is good.
+/// The result of settling, since no message was delivered.
 fn expired(id: MessageId) -> Result<(), Error> {
     Err(Error::ReceiptHandleExpired { id })
 }
@@ -177,7 +177,7 @@ macro_rules! double {
     };
 }
 
-/// Drops what is sent and has nothing to receive. Its replies never come.
+/// A mailbox that drops every message, and has none to receive. Its replies never come.
 ///
 /// ```
 /// use postbox::testing::NullMailbox;
@@ -193,7 +193,7 @@ pub struct NullMailbox<T, R = (), C = Json> {
 }
 
 impl<T, R, C> NullMailbox<T, R, C> {
-    /// Drops everything.
+    /// A mailbox that drops every message.
     pub fn new() -> Self {
         NullMailbox { mailbox: Sink::new("null", false).mailbox() }
     }
@@ -201,7 +201,7 @@ impl<T, R, C> NullMailbox<T, R, C> {
 
 double!(NullMailbox);
 
-/// Keeps what is sent, for a test to look at, and has nothing to receive.
+/// A mailbox that keeps sent messages for a test to check, and has none to receive.
 ///
 /// ```
 /// use postbox::testing::CollectingMailbox;
@@ -218,16 +218,16 @@ pub struct CollectingMailbox<T, R = (), C = Json> {
 }
 
 impl<T, R, C> CollectingMailbox<T, R, C> {
-    /// Nothing sent yet.
+    /// A mailbox without messages.
     pub fn new() -> Self {
         let sink = Sink::new("collecting", true);
         CollectingMailbox { mailbox: sink.mailbox(), sink }
     }
 
-    /// The bodies that were sent, in order.
+    /// The decoded bodies of the sent messages, in order.
     ///
     /// # Panics
-    /// If one is not a `T`.
+    /// If a body cannot be decoded as a `T`.
     pub fn sent(&self) -> Vec<T>
     where
         C: Decode<T>,
@@ -236,7 +236,7 @@ impl<T, R, C> CollectingMailbox<T, R, C> {
         self.sink.sent().into_iter().map(decode).collect()
     }
 
-    /// The messages that were sent, in order, with all that travels with them.
+    /// The sent messages, in order, with their metadata.
     pub fn sent_messages(&self) -> Vec<Outgoing> {
         self.sink.sent()
     }
@@ -257,7 +257,7 @@ impl CollectingMailbox<()> {
     }
 }
 
-/// Makes replies that have come already.
+/// Constructs replies that have come already.
 ///
 /// ```
 /// use postbox::testing::ImmediateReply;

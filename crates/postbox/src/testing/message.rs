@@ -12,7 +12,7 @@ use crate::mailbox::message::Message;
 use crate::reply::Reply;
 use crate::resolver::{MailboxResolver, RegistryResolver};
 
-/// Builds a message as a handler gets it. Its lease is real, on a mailbox of its own: it can be finished, once.
+/// Builds a message for a test of a handler. It comes from a real mailbox in memory, so it can be settled once.
 ///
 /// ```
 /// use postbox::testing::{FakeMailboxResolver, MessageBuilder};
@@ -44,7 +44,7 @@ pub struct MessageBuilder<T> {
 }
 
 impl<T> MessageBuilder<T> {
-    /// A message with this body.
+    /// A builder of a message with this body.
     pub fn new(body: T) -> Self {
         MessageBuilder {
             body,
@@ -57,37 +57,37 @@ impl<T> MessageBuilder<T> {
         }
     }
 
-    /// Its id.
+    /// Sets the id. Default: a new one.
     pub fn id(mut self, id: impl Into<MessageId>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// How often it was delivered.
+    /// Sets the number of deliveries. Default: 1.
     pub fn delivery_count(mut self, count: u32) -> Self {
         self.delivery_count = count;
         self
     }
 
-    /// When it was sent.
+    /// Sets the time at which the message was sent. Default: now.
     pub fn enqueued_at(mut self, time: SystemTime) -> Self {
         self.enqueued_at = Some(time);
         self
     }
 
-    /// What the sender wrote on it.
+    /// Sets an attribute.
     pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.attributes.push((name.into(), value.into()));
         self
     }
 
-    /// Where an answer should go.
+    /// Sets the address for an answer.
     pub fn reply_to(mut self, address: impl Into<String>) -> Self {
         self.reply_to = Some(address.into());
         self
     }
 
-    /// Where `reply_to` leads. Without it, nowhere.
+    /// Sets the resolver of `reply_to`. By default no address is found.
     pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
         self.resolver = Arc::new(resolver);
         self
@@ -116,10 +116,10 @@ impl<T> MessageBuilder<T> {
         message
     }
 
-    /// The message.
+    /// Builds the message.
     ///
     /// # Panics
-    /// If the body does not survive the codec.
+    /// If the body cannot be encoded, or decoded again.
     pub fn build<R>(self) -> Message<T, R>
     where
         T: Send + 'static,
@@ -131,10 +131,10 @@ impl<T> MessageBuilder<T> {
         self.finish(&mailbox)
     }
 
-    /// The message, which expects a reply, and the reply.
+    /// Builds a message that expects a reply, and the reply.
     ///
     /// # Panics
-    /// If the body does not survive the codec.
+    /// If the body cannot be encoded, or decoded again.
     pub fn build_request<R>(self) -> (Message<T, R>, Reply<R>)
     where
         T: Send + 'static,

@@ -46,13 +46,13 @@ impl TableConfig {
             }
         }
         let table = uri.take_name();
-        if !is_region(&uri.place) {
+        if !is_region(&uri.location) {
             return Err(Error::resolution(text, "that is no region; write dynamodb://eu-west-1/table"));
         }
         let Some(table) = table else {
             return Err(Error::resolution(text, "no table; write dynamodb://region/table"));
         };
-        Ok(TableConfig { region: uri.place, table, endpoint, profile, create })
+        Ok(TableConfig { region: uri.location, table, endpoint, profile, create })
     }
 
     /// Makes the client of the table, and creates the table if the URI says so.

@@ -163,7 +163,7 @@ impl UriOptions {
 
 /// Opens the backend of a URI. `uri` no longer has the name of the mailbox.
 pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
-    let region = decoded(&uri.place);
+    let region = decoded(&uri.location);
     if !is_region(&region) {
         return Answer::ready(Err(Error::resolution(text, "that is no region; write sqs://eu-west-1/name")));
     }
