@@ -138,7 +138,7 @@ pub mod clock {
 
 /// The traits of codecs: how bodies become bytes.
 ///
-/// [`Json`], [`MessagePack`](crate::MessagePack) and [`Raw`] are at the root. A codec is the third parameter of a [`Mailbox`].
+/// [`Json`], [`MessagePack`] and [`Raw`] are at the root. A codec is the third parameter of a [`Mailbox`].
 ///
 /// ```
 /// use bytes::Bytes;

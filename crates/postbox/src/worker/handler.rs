@@ -121,7 +121,7 @@ impl HandlerError {
         HandlerError { message: message.to_string(), next: Next::GiveBack }
     }
 
-    /// The handler did nothing with the message: it goes back as by [`Message::release`](crate::Message::release), and the
+    /// The handler did nothing with the message: it goes back as by [`Lease::release`](crate::Lease::release), and the
     /// delivery does not count. A handler that always does this has the same message again at once, so it should wait first.
     pub fn release(message: impl fmt::Display) -> Self {
         HandlerError { message: message.to_string(), next: Next::Release }
