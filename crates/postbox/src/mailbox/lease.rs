@@ -14,6 +14,7 @@ use crate::mailbox::codec::{CodecError, ContentType};
 use crate::mailbox::dispatcher::MailboxEvent;
 use crate::mailbox::handle::{Core, Settlement};
 use crate::mailbox::id::ReplyId;
+use crate::mailbox::message::Lease;
 use crate::mailbox::operation::{Answer, Verb, awaitable};
 use crate::mailbox::ranges::check_duration;
 use crate::reply::store::{ReplyState, ReplyValue, Resolved};
@@ -32,24 +33,9 @@ pub struct Settle {
 }
 
 impl Settle {
-    pub(crate) const fn acknowledge(core: Arc<Core>, receipt: Receipt, expects_reply: bool) -> Self {
-        Settle { core, receipt, settlement: Settlement::Acknowledge, expects_reply }
-    }
-
-    pub(crate) const fn extend(core: Arc<Core>, receipt: Receipt, by: Duration) -> Self {
-        Self::visibility(core, receipt, Visibility::Extend(by))
-    }
-
-    pub(crate) const fn release(core: Arc<Core>, receipt: Receipt) -> Self {
-        Self::visibility(core, receipt, Visibility::Release)
-    }
-
-    pub(crate) const fn dead_letter(core: Arc<Core>, receipt: Receipt, reason: String) -> Self {
-        Settle { core, receipt, settlement: Settlement::DeadLetter(reason), expects_reply: false }
-    }
-
-    const fn visibility(core: Arc<Core>, receipt: Receipt, visibility: Visibility) -> Self {
-        Settle { core, receipt, settlement: Settlement::Visibility(visibility), expects_reply: false }
+    pub(crate) fn new<R, C>(lease: &Lease<R, C>, settlement: Settlement) -> Self {
+        let expects_reply = lease.expects_reply() && matches!(settlement, Settlement::Acknowledge);
+        Settle { core: Arc::clone(&lease.core), receipt: lease.receipt(), settlement, expects_reply }
     }
 }
 
@@ -76,20 +62,12 @@ awaitable!(Settle);
 /// Gives a message back: [`Lease::nack`](crate::Lease::nack).
 #[derive(Debug)]
 #[must_use = "nothing happens unless it is awaited, or `blocking`"]
-pub struct Nack {
-    core: Arc<Core>,
-    receipt: Receipt,
-    after: Duration,
-}
+pub struct Nack(pub(crate) Settle);
 
 impl Nack {
-    pub(crate) const fn new(core: Arc<Core>, receipt: Receipt) -> Self {
-        Nack { core, receipt, after: Duration::ZERO }
-    }
-
     /// How long the message stays invisible. Default: it is visible at once.
-    pub const fn visibility_timeout(mut self, timeout: Duration) -> Self {
-        self.after = timeout;
+    pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
+        self.0.settlement = Settlement::Visibility(Visibility::Return(timeout));
         self
     }
 }
@@ -99,7 +77,7 @@ impl Verb for Nack {
 
     #[inline]
     fn start(self) -> Answer<Self::Output> {
-        Settle::visibility(self.core, self.receipt, Visibility::Return(self.after)).start()
+        self.0.start()
     }
 }
 

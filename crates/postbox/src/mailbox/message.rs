@@ -8,11 +8,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Delivery, Headers, Receipt};
+use crate::backend::{Delivery, Headers, Receipt, Visibility};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{ContentType, Encode, Json};
-use crate::mailbox::handle::Core;
+use crate::mailbox::handle::{Core, Settlement};
 use crate::mailbox::id::{MessageId, ReceiptHandle, ReplyId};
 use crate::mailbox::lease::{KeepAlive, Nack, SendReply, Settle};
 use crate::mailbox::operation::Call;
@@ -145,7 +145,7 @@ impl<R, C> Lease<R, C> {
     /// [`ReceiptHandleExpired`](Error::ReceiptHandleExpired) if the lease has ended;
     /// [`ReplyExpected`](Error::ReplyExpected) if the sender waits for a reply.
     pub fn acknowledge(&self) -> Settle {
-        Settle::acknowledge(Arc::clone(&self.core), self.receipt(), self.expects_reply())
+        Settle::new(self, Settlement::Acknowledge)
     }
 
     /// Gives the message back, to be delivered again: at once, or after
@@ -154,7 +154,7 @@ impl<R, C> Lease<R, C> {
     /// # Errors
     /// [`ReceiptHandleExpired`](Error::ReceiptHandleExpired) if the lease has ended.
     pub fn nack(&self) -> Nack {
-        Nack::new(Arc::clone(&self.core), self.receipt())
+        Nack(Settle::new(self, Settlement::Visibility(Visibility::Return(Duration::ZERO))))
     }
 
     /// Undoes the delivery: the message returns to its old place in the order, and this delivery is not counted. For a
@@ -164,7 +164,7 @@ impl<R, C> Lease<R, C> {
     /// # Errors
     /// [`ReceiptHandleExpired`](Error::ReceiptHandleExpired) if the lease has ended.
     pub fn release(&self) -> Settle {
-        Settle::release(Arc::clone(&self.core), self.receipt())
+        Settle::new(self, Settlement::Visibility(Visibility::Release))
     }
 
     /// The content type of the body, as the sender marked it.
@@ -177,7 +177,7 @@ impl<R, C> Lease<R, C> {
     /// # Errors
     /// [`ReceiptHandleExpired`](Error::ReceiptHandleExpired) if the lease has ended.
     pub fn extend_visibility(&self, timeout: Duration) -> Settle {
-        Settle::extend(Arc::clone(&self.core), self.receipt(), timeout)
+        Settle::new(self, Settlement::Visibility(Visibility::Extend(timeout)))
     }
 
     /// Moves the message to the dead letters of its mailbox. A reply that the sender waits for stays pending: a redrive may
@@ -186,7 +186,7 @@ impl<R, C> Lease<R, C> {
     /// # Errors
     /// [`ReceiptHandleExpired`](Error::ReceiptHandleExpired) if the lease has ended.
     pub fn dead_letter(&self, reason: impl Into<String>) -> Settle {
-        Settle::dead_letter(Arc::clone(&self.core), self.receipt(), reason.into())
+        Settle::new(self, Settlement::DeadLetter(reason.into()))
     }
 
     /// Whether the sender waits for a reply in the reply store.

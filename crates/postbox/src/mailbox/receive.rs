@@ -20,7 +20,7 @@ use crate::mailbox::codec::{CodecError, ContentType, Decode};
 use crate::mailbox::dispatcher::MailboxEvent;
 use crate::mailbox::handle::{Core, Settlement};
 use crate::mailbox::message::Message;
-use crate::mailbox::operation::{Answer, Operation, Verb, awaitable, on_waiting_thread};
+use crate::mailbox::operation::{Answer, Verb, awaitable, on_waiting_thread};
 use crate::mailbox::ranges::check_duration;
 use crate::runtime::background;
 use crate::runtime::clock::Sleep;
@@ -191,15 +191,10 @@ pub(crate) fn in_background<T: Send + 'static>(answer: Answer<T>) {
 /// and pauses between failures in a row; a caller that sees a permanent error stops polling. Messages that were fetched and not
 /// yet returned are released when the stream is dropped.
 #[must_use = "a stream does nothing unless it is polled"]
-pub struct MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
+pub struct MessageStream<T, R, C> {
     core: Arc<Core>,
     request: Receive,
-    running: Option<Operation<ReceiveMessages<T, R, C>>>,
+    running: Option<Answer<Result<Vec<Message<T, R, C>>, Error>>>,
     fetched: VecDeque<Message<T, R, C>>,
     /// Failures in a row, and the pause after the last one.
     failures: u32,
@@ -252,13 +247,7 @@ where
     }
 }
 
-impl<T, R, C> Unpin for MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
-}
+impl<T, R, C> Unpin for MessageStream<T, R, C> {}
 
 impl<T, R, C> Stream for MessageStream<T, R, C>
 where
@@ -283,7 +272,7 @@ where
                 }
                 let receive =
                     ReceiveMessages { core: Arc::clone(&self.core), request: self.request, types: PhantomData };
-                self.running = Some(Operation::new(receive));
+                self.running = Some(receive.start());
             }
             let Some(running) = &mut self.running else { continue };
             let result = std::task::ready!(Pin::new(running).poll(context));
@@ -313,12 +302,7 @@ where
     }
 }
 
-impl<T, R, C> Drop for MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
+impl<T, R, C> Drop for MessageStream<T, R, C> {
     fn drop(&mut self) {
         if self.fetched.is_empty() {
             return;
@@ -328,12 +312,7 @@ where
     }
 }
 
-impl<T, R, C> std::fmt::Debug for MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
+impl<T, R, C> std::fmt::Debug for MessageStream<T, R, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MessageStream").field("fetched", &self.fetched.len()).finish_non_exhaustive()
     }

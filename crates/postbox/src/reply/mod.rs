@@ -33,7 +33,7 @@ pub use crate::backends::memory::MemoryReplyStore;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::backend::Limits;
@@ -43,9 +43,9 @@ use crate::mailbox::id::ReplyId;
 use crate::mailbox::lease::refusal;
 use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
 use crate::mailbox::ranges::check_duration;
-use crate::runtime::background;
-use crate::runtime::cancellation::{Cancellation, yield_now};
+use crate::runtime::cancellation::yield_now;
 use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::{background, oneshot};
 
 /// The answer to a request, for the requester: [`Mailbox::send_expecting_reply`](crate::Mailbox::send_expecting_reply).
 ///
@@ -84,15 +84,6 @@ struct Kept {
     value: OnceLock<ReplyValue>,
     /// The number of clones that are taking the answer at this moment.
     taking: AtomicUsize,
-}
-
-/// Raises a flag when it is dropped.
-struct CancelOnDrop(Cancellation);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 /// One attempt to take the answer. It is counted until it is dropped.
@@ -251,36 +242,28 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
         match self.replies.call("consume", |store| store.consume(self.id.clone())).split() {
             Ok(consumed) => {
                 let others = taking.settle(&consumed);
-                Answer::ready(self.taken(consumed, others))
+                Answer::ready(consumed.and_then(|entry| self.taken(entry, others)))
             }
             // Completed in the background: the store removes the answer, so a dropped future must not lose it.
             Err(future) => {
                 if let Err(error) = background::start() {
                     return Answer::ready(Err(error));
                 }
-                let slot = Arc::new(Mutex::new(None));
-                let (done, outcome) = (Cancellation::new(), Arc::clone(&slot));
-                let finished = CancelOnDrop(done.clone());
+                let (sender, receiver) = oneshot::channel(None);
                 background::spawn(async move {
-                    // Dropped at the end, also by a panic.
-                    let _finished = finished;
                     let consumed = future.await;
                     let others = taking.settle(&consumed);
-                    *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((consumed, others));
+                    sender.send(consumed.map(|entry| (entry, others)));
                 });
                 Answer::from_future(async move {
-                    done.cancelled().await;
-                    let outcome = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    let (consumed, others) =
-                        outcome.ok_or_else(|| Error::connection("the store of replies panicked"))?;
-                    self.taken(consumed, others)
+                    let (entry, others) = receiver.await?;
+                    self.taken(entry, others)
                 })
             }
         }
     }
 
-    fn taken(&self, consumed: Result<Option<ReplyEntry>, Error>, others: bool) -> Result<Option<R>, Error> {
-        let entry = consumed?;
+    fn taken(&self, entry: Option<ReplyEntry>, others: bool) -> Result<Option<R>, Error> {
         match (self.kept.value.get(), entry.map(|entry| entry.state)) {
             (Some(value), _) => self.decode(value).map(Some),
             (None, Some(ReplyState::Pending)) => Ok(None),

@@ -10,7 +10,6 @@ pub(crate) mod cancellation;
 pub(crate) mod clock;
 #[cfg(any(feature = "redis", feature = "aws"))]
 pub(crate) mod io_thread;
-#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
 pub(crate) mod oneshot;
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) mod waiters;
