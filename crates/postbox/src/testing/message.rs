@@ -6,11 +6,12 @@ use std::time::SystemTime;
 use crate::backends::memory::MemoryBackend;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Decode, Encode, Json};
-use crate::mailbox::connection::Connection;
+use crate::mailbox::handle::{Core, HandleOptions};
 use crate::mailbox::id::MessageId;
 use crate::mailbox::message::Message;
 use crate::reply::Reply;
-use crate::resolver::{MailboxResolver, RegistryResolver};
+use crate::resolver::MailboxResolver;
+use crate::resolver::address::MailboxName;
 
 /// Builds a message for a test of a handler. It comes from a real mailbox in memory, so it can be settled once.
 ///
@@ -40,12 +41,12 @@ pub struct MessageBuilder<T> {
     enqueued_at: Option<SystemTime>,
     attributes: Vec<(String, String)>,
     reply_to: Option<String>,
-    resolver: Arc<dyn MailboxResolver>,
+    resolver: Option<Arc<dyn MailboxResolver>>,
 }
 
 impl<T> MessageBuilder<T> {
     /// A builder of a message with this body.
-    pub fn new(body: T) -> Self {
+    pub const fn new(body: T) -> Self {
         MessageBuilder {
             body,
             id: None,
@@ -53,7 +54,7 @@ impl<T> MessageBuilder<T> {
             enqueued_at: None,
             attributes: Vec::new(),
             reply_to: None,
-            resolver: Arc::new(RegistryResolver::new()),
+            resolver: None,
         }
     }
 
@@ -87,15 +88,16 @@ impl<T> MessageBuilder<T> {
         self
     }
 
-    /// Sets the resolver of `reply_to`. By default no address is found.
+    /// Sets the resolver of `reply_to`. Without one, there is no mailbox for an answer.
     pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
-        self.resolver = Arc::new(resolver);
+        self.resolver = Some(Arc::new(resolver));
         self
     }
 
     fn mailbox<R, C>(&self) -> Mailbox<T, R, C> {
-        let connection = Connection::new(MemoryBackend::new()).resolver(Arc::clone(&self.resolver));
-        connection.mailbox("test").unwrap_or_else(|error| panic!("{error}"))
+        let options = HandleOptions { resolver: self.resolver.clone(), ..HandleOptions::default() };
+        let core = MailboxName::new("test").and_then(|name| Core::new(Arc::new(MemoryBackend::new()), name, options));
+        Mailbox::from_core(core.unwrap_or_else(|error| panic!("{error}")))
     }
 
     fn finish<R, C>(self, mailbox: &Mailbox<T, R, C>) -> Message<T, R, C>
