@@ -78,8 +78,6 @@ pub use self::backend::{Counts, Limits};
 pub use self::backends::memory::MemoryBackend;
 #[cfg(feature = "redis")]
 pub use self::backends::redis;
-#[cfg(feature = "sqlite")]
-pub use self::backends::sqlite::SqliteBackend;
 pub use self::error::Error;
 pub use self::mailbox::Mailbox;
 #[cfg(feature = "messagepack")]
@@ -141,8 +139,7 @@ pub mod clock {
 /// [`Json`], [`MessagePack`] and [`Raw`] are at the root. A codec is the third parameter of a [`Mailbox`].
 ///
 /// ```
-/// use bytes::Bytes;
-/// use postbox::codec::{Codec, CodecError, Decode, Encode};
+/// use postbox::codec::{Bytes, Codec, CodecError, Decode, Encode};
 /// use postbox::{ContentType, Mailbox};
 ///
 /// /// Numbers as decimal text.
@@ -172,6 +169,8 @@ pub mod clock {
 /// # Ok::<(), postbox::Error>(())
 /// ```
 pub mod codec {
+    pub use bytes::Bytes;
+
     pub use crate::mailbox::codec::{Codec, CodecError, Decode, Encode};
 }
 
@@ -250,7 +249,7 @@ pub mod operation {
 /// `docs/sqlite.md` is the guide.
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
-    /// The library behind [`SqliteBackend`], for [`SendMessage::within`](crate::operation::SendMessage::within).
+    /// The library behind [`SqliteBackend`](self::SqliteBackend), for [`SendMessage::within`](crate::operation::SendMessage::within).
     pub use rusqlite;
 
     pub use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};

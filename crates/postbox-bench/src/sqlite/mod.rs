@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use postbox::sqlite::Synchronous;
 use postbox::sqlite::rusqlite::{Connection as Sqlite, params};
-use postbox::{Connection, Mailbox, Raw, SqliteBackend};
+use postbox::sqlite::{SqliteBackend, Synchronous};
+use postbox::{Connection, Mailbox, Raw};
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::outside::PEERS;

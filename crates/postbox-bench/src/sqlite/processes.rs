@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use postbox::sqlite::Synchronous;
-use postbox::{Connection, SqliteBackend};
+use postbox::Connection;
+use postbox::sqlite::{SqliteBackend, Synchronous};
 
 use super::{Folder, Jobs, SUITE, cycles_of_tasks, runtime};
 use crate::outside::{Outside, answer};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use postbox::clock::Clock as _;
 use postbox::conformance::Harness;
-use postbox::sqlite::Synchronous;
+use postbox::sqlite::{SqliteBackend, Synchronous};
 use postbox::testing::{FakeBackend, ManualClock};
-use postbox::{Connection, MemoryBackend, SqliteBackend};
+use postbox::{Connection, MemoryBackend};
 
 struct Manual {
     connection: Connection,

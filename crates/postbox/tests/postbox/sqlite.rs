@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use postbox::sqlite::rusqlite;
+use postbox::sqlite::{SqliteBackend, rusqlite};
 use postbox::*;
 use rand::RngExt as _;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox::sqlite::Synchronous;
+use postbox::sqlite::{SqliteBackend, Synchronous};
 use postbox::testing::ManualClock;
 use postbox::*;
 

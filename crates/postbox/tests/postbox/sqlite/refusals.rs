@@ -3,7 +3,7 @@
 use std::future::IntoFuture as _;
 use std::time::{Duration, Instant};
 
-use postbox::sqlite::{SqliteConfig, rusqlite};
+use postbox::sqlite::{SqliteBackend, SqliteConfig, rusqlite};
 use postbox::*;
 
 use super::open;

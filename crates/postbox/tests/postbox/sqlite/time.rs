@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use postbox::clock::{Alarm, Clock, Moment};
-use postbox::sqlite::{Synchronous, rusqlite};
+use postbox::sqlite::{SqliteBackend, Synchronous, rusqlite};
 use postbox::testing::ManualClock;
 use postbox::*;
 
