@@ -90,6 +90,35 @@ pub enum Resolved {
     Refused(Option<ReplyState>),
 }
 
+/// The reply store of a handle, if there is one. A store that panics has failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Replies {
+    backend: &'static str,
+    store: Option<Arc<dyn ReplyStore>>,
+}
+
+impl Replies {
+    pub(crate) const fn new(backend: &'static str, store: Option<Arc<dyn ReplyStore>>) -> Self {
+        Replies { backend, store }
+    }
+
+    pub(crate) const fn is_there(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        verb: impl FnOnce(&dyn ReplyStore) -> Answer<Result<T, Error>>,
+    ) -> Answer<Result<T, Error>> {
+        let Some(store) = &self.store else {
+            let operation = "keep replies: open with ?replies=… or .replies(store)";
+            return Answer::ready(Err(Error::Unsupported { backend: self.backend, operation }));
+        };
+        Answer::caught(|| verb(&**store), move || Err(Error::panicked("the reply store", operation)))
+    }
+}
+
 /// Keeps replies for a time to live. A part of the contract of a [backend](crate::backend), at the level of bytes.
 ///
 /// ```text
@@ -130,37 +159,8 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>>;
 }
 
-/// The reply store of a handle, if there is one. A store that panics has failed.
-#[derive(Clone, Debug)]
-pub(crate) struct Replies {
-    backend: &'static str,
-    store: Option<Arc<dyn ReplyStore>>,
-}
-
-impl Replies {
-    pub(crate) const fn new(backend: &'static str, store: Option<Arc<dyn ReplyStore>>) -> Self {
-        Replies { backend, store }
-    }
-
-    pub(crate) const fn is_there(&self) -> bool {
-        self.store.is_some()
-    }
-
-    pub(crate) fn call<T: Send + 'static>(
-        &self,
-        operation: &'static str,
-        verb: impl FnOnce(&dyn ReplyStore) -> Answer<Result<T, Error>>,
-    ) -> Answer<Result<T, Error>> {
-        let Some(store) = &self.store else {
-            let operation = "keep replies: open with ?replies=… or .replies(store)";
-            return Answer::ready(Err(Error::Unsupported { backend: self.backend, operation }));
-        };
-        Answer::caught(|| verb(&**store), move || Err(Error::panicked("the reply store", operation)))
-    }
-}
-
-/// The shard of an entry, out of `many`. By FNV-1a, because every program must find the same shard.
+/// Which of a number of parts of a store an entry is in. FNV-1a, since every program has to come to the same.
 #[cfg(any(feature = "redis", feature = "aws"))]
-pub(crate) fn shard_of(id: &str, many: u32) -> u32 {
+pub(crate) fn shelf(id: &str, many: u32) -> u32 {
     id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)) % many
 }

@@ -10,6 +10,10 @@ pub(crate) mod cancellation;
 pub(crate) mod clock;
 #[cfg(any(feature = "redis", feature = "aws"))]
 pub(crate) mod io_thread;
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "redis", feature = "aws")),
+    expect(dead_code, reason = "only these backends undo results that are not delivered")
+)]
 pub(crate) mod oneshot;
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) mod waiters;

@@ -36,7 +36,6 @@ fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
 
 impl<T> Sender<T> {
     /// Whether the receiver was dropped and a result would have to be undone: then the work need not be done.
-    #[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
     pub(crate) fn is_unwanted(&self) -> bool {
         let slot = lock(&self.0);
         slot.is_closed && slot.undelivered.is_some()

@@ -23,7 +23,7 @@ use crate::backends::lock;
 use crate::backends::sqs::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::id::{ReplyId, new_uuid};
-use crate::reply::store::{ReplyEntry, ReplyState, shard_of};
+use crate::reply::store::{ReplyEntry, ReplyState, shelf};
 use crate::runtime::io_thread;
 
 /// The index by expiry.
@@ -142,7 +142,7 @@ impl Table {
             .client
             .put_item()
             .table_name(&self.name)
-            .item("shelf", number(shard_of(&key, INDEX_PARTITIONS)))
+            .item("shelf", number(shelf(&key, INDEX_PARTITIONS)))
             .item("id", text(key))
             .item("token", text(&token))
             .item("state", text("pending"))

@@ -113,7 +113,7 @@ impl ByteMailbox for RedisMailbox {
         }
         let count = messages.len();
         self.queue.send(messages).map(move |sent| match sent {
-            Ok(results) => results.into(),
+            Ok(results) => results,
             Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         })
     }

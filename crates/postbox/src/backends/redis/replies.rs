@@ -15,7 +15,7 @@ use super::script::{self, Script};
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
-use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, shard_of};
+use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, shelf as shard_of};
 use crate::runtime::clock::{Moment, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::waiters::{Waits, look_until};

@@ -28,7 +28,7 @@ impl fmt::Debug for SqsMailbox {
 fn join<T: Send + 'static>(mut answers: Vec<Answer<T>>) -> Answer<Batch<T>> {
     match answers.len() {
         1 => answers.pop().expect("the length is one").map(|answer| vec![answer]),
-        _ => Answer::from_future(async move { join_all(answers).await.into() }),
+        _ => Answer::from_future(async move { join_all(answers).await }),
     }
 }
 
