@@ -74,7 +74,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(' ');
         }
         text.push(digit);
@@ -99,7 +99,7 @@ pub(crate) fn draw(lines: &str, only: &str) -> Result<String, String> {
     let Some(suite) = scenarios.first().map(|scenario| scenario[0].suite.clone()) else {
         return Err("there is no rate to draw: give the output of a suite with --json".to_owned());
     };
-    scenarios.iter_mut().for_each(|scenario| keep_the_best(scenario));
+    scenarios.iter_mut().for_each(keep_the_best);
     let rows: usize = scenarios.iter().map(Vec::len).sum();
     let height = rows * (BAR + GAP) + scenarios.len() * (TITLE + GAP) + GAP;
     let mut svg = format!(
