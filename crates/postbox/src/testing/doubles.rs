@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::backend::{
-    Backend, Batch, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive,
-    Redrive, Visibility,
+    Backend, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
+    Visibility,
 };
 use crate::backends::memory::MemoryReplyStore;
 use crate::error::Error;
@@ -75,7 +75,7 @@ fn expired(id: MessageId) -> Result<(), Error> {
 }
 
 impl ByteMailbox for Sink {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         let ids = messages.iter().map(|message| Ok(message.id.clone())).collect();
         if let Some(sent) = &self.sent {
             sent.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
@@ -94,15 +94,15 @@ impl ByteMailbox for Sink {
         })
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         Answer::ready(receipts.into_iter().map(|receipt| expired(receipt.id)).collect())
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         Answer::ready(changes.into_iter().map(|(receipt, _)| expired(receipt.id)).collect())
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, letters: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         Answer::ready(letters.into_iter().map(|(receipt, _)| expired(receipt.id)).collect())
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::clock::ManualClock;
 use crate::backend::{
-    Backend, Batch, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive,
-    Redrive, Visibility,
+    Backend, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
+    Visibility,
 };
 use crate::backends::memory::{MemoryBackend, MemoryMailbox};
 use crate::error::Error;
@@ -50,26 +50,22 @@ impl Script {
     /// Runs a batch verb with the entries that are not to fail.
     fn each<E, T: 'static>(
         &self,
-        entries: Batch<E>,
-        act: impl FnOnce(Batch<E>) -> Answer<Batch<Result<T, Error>>>,
-    ) -> Answer<Batch<Result<T, Error>>> {
+        entries: Vec<E>,
+        act: impl FnOnce(Vec<E>) -> Answer<Vec<Result<T, Error>>>,
+    ) -> Answer<Vec<Result<T, Error>>> {
         let mut faults = self.lock();
         if let Some(error) = &faults.connection {
             return Answer::ready(entries.iter().map(|_| Err(error.clone())).collect());
         }
         let failing = std::mem::take(&mut faults.entries);
         drop(faults);
-        let (many, mut good) = (entries.len(), Batch::new());
-        good.extend(
-            entries.into_iter().enumerate().filter(|(at, _)| !failing.contains_key(at)).map(|(_, entry)| entry),
-        );
-        act(good).map(move |done| {
-            let mut done = done.into_iter();
-            let merged = (0..many).map(|at| match failing.get(&at) {
-                Some(error) => Err(error.clone()),
-                None => done.next().expect("a verb answers each entry"),
-            });
-            merged.collect()
+        let many = entries.len();
+        let good = entries.into_iter().enumerate().filter(|(at, _)| !failing.contains_key(at)).map(|(_, entry)| entry);
+        act(good.collect()).map(move |mut results| {
+            for (at, error) in failing.into_iter().filter(|(at, _)| *at < many) {
+                results.insert(at, Err(error));
+            }
+            results
         })
     }
 }
@@ -181,7 +177,7 @@ struct FakeBytes {
 }
 
 impl ByteMailbox for FakeBytes {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         self.script.each(messages, |messages| self.memory.send(messages))
     }
 
@@ -206,15 +202,15 @@ impl ByteMailbox for FakeBytes {
         })
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         self.script.each(receipts, |receipts| self.memory.acknowledge(receipts))
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         self.script.each(changes, |changes| self.memory.set_visibility(changes))
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, letters: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         self.script.each(letters, |letters| self.memory.dead_letter(letters))
     }
 

@@ -127,7 +127,8 @@ impl Backend for Bad {
         limits
     }
 
-    fn mailbox(&self, _: &MailboxName, _: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {
+    fn mailbox(&self, name: &MailboxName, _: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {
+        assert_ne!(name.as_str(), "panic", "on purpose");
         Ok(Arc::new(self.clone()))
     }
 
@@ -301,6 +302,12 @@ fn what_a_bad_backend_returns_is_an_error() {
         check(&jobs.connection().list().blocking(), no_answer, "list", fault);
         assert_eq!(jobs.untyped().is_healthy().blocking(), !no_answer, "{fault:?}");
     }
+}
+
+#[test]
+fn a_mailbox_that_cannot_be_made_is_an_error() {
+    let opened = Connection::new(Bad::new(Nothing)).mailbox::<u32, (), Json>("panic");
+    check(&opened, true, "mailbox", Panic);
 }
 
 #[test]
