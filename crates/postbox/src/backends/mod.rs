@@ -9,9 +9,3 @@ pub mod redis;
 pub(crate) mod sqlite;
 #[cfg(feature = "aws")]
 pub(crate) mod sqs;
-
-/// Locks a mutex, also if a thread panicked while it held the lock.
-#[cfg(feature = "aws")]
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}

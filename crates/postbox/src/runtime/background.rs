@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Wake, Waker};
 
 use crate::error::Error;
 use crate::runtime::clock::{Alarm, Alarms, Clock, Moment, SystemClock};
-use crate::runtime::{survive, wake};
+use crate::runtime::{lock, survive, unpoisoned, wake};
 
 struct Shared {
     state: Mutex<State>,
@@ -36,13 +36,12 @@ static SHARED: Shared = Shared {
     starting: Mutex::new(()),
 };
 
-/// Nothing panics while it holds the lock, so poisoning says nothing.
-fn lock() -> MutexGuard<'static, State> {
-    SHARED.state.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_state() -> MutexGuard<'static, State> {
+    lock(&SHARED.state)
 }
 
 pub(crate) fn set_alarm(at: Moment, waker: Waker) -> Alarm {
-    let mut state = lock();
+    let mut state = lock_state();
     let is_early = state.sleeps_until.is_none_or(|until| at < until);
     let alarm = state.alarms.set(at, waker);
     drop(state);
@@ -53,7 +52,7 @@ pub(crate) fn set_alarm(at: Moment, waker: Waker) -> Alarm {
 }
 
 pub(crate) fn cancel_alarm(alarm: Alarm) {
-    let waker = lock().alarms.cancel(alarm);
+    let waker = lock_state().alarms.cancel(alarm);
     drop(waker);
 }
 
@@ -74,7 +73,7 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            lock().ready.push_back(self);
+            lock_state().ready.push_back(self);
             tell();
         }
     }
@@ -99,7 +98,7 @@ pub(crate) fn start() -> Result<(), Error> {
     if SHARED.is_running.load(Ordering::Acquire) {
         return Ok(());
     }
-    let _one_at_a_time = SHARED.starting.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = lock(&SHARED.starting);
     if SHARED.is_running.load(Ordering::Acquire) {
         return Ok(());
     }
@@ -117,7 +116,7 @@ pub(crate) fn start() -> Result<(), Error> {
 }
 
 fn run() {
-    let mut state = lock();
+    let mut state = lock_state();
     loop {
         let due = state.alarms.take_due(SystemClock.now());
         let ready = std::mem::take(&mut state.ready);
@@ -127,10 +126,10 @@ fn run() {
             let first = state.alarms.first();
             state.sleeps_until = Some(first.unwrap_or(Moment::from_nanos(u64::MAX)));
             state = match first {
-                None => SHARED.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => unpoisoned(SHARED.changed.wait(state)),
                 Some(at) => {
                     let left = SystemClock.now().until(at);
-                    SHARED.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                    unpoisoned(SHARED.changed.wait_timeout(state, left)).0
                 }
             };
             state.sleeps_until = None;
@@ -139,7 +138,7 @@ fn run() {
         drop(state);
         due.into_iter().for_each(wake);
         ready.into_iter().for_each(poll);
-        state = lock();
+        state = lock_state();
     }
 }
 
@@ -147,7 +146,7 @@ fn poll(task: Arc<Task>) {
     // Before the poll: a wake-up during it queues the task again.
     task.queued.store(false, Ordering::Release);
     let waker = Waker::from(Arc::clone(&task));
-    let mut future = task.future.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut future = lock(&task.future);
     let Some(running) = future.as_mut() else { return };
     let mut ended = true;
     survive(|| ended = running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());

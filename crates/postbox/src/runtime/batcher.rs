@@ -7,9 +7,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::runtime::io_thread;
+use crate::runtime::{io_thread, lock};
 
 /// An operation that can share a request with others.
 pub(crate) trait Entry: Send + 'static {
@@ -96,7 +96,7 @@ impl<E: Entry> Batcher<E> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Takes entries in, and returns whether a worker has to be started.

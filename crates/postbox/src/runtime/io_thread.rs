@@ -1,20 +1,19 @@
 //! The thread on which connections to servers live that are not to end with anybody's executor, one for the whole process.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tokio::runtime::Handle;
 
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
-use crate::runtime::background;
-use crate::runtime::oneshot;
+use crate::runtime::{background, lock, oneshot};
 
 static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
 
 /// The thread, which is started if there is none yet.
 fn thread() -> Result<Handle, Error> {
-    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut thread = lock(&THREAD);
     if let Some(handle) = &*thread {
         return Ok(handle.clone());
     }
@@ -40,7 +39,7 @@ struct Ending;
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        *THREAD.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&THREAD) = None;
     }
 }
 

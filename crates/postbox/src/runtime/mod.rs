@@ -1,6 +1,7 @@
 //! What the backends share to wait and to run: timers, the I/O thread, waiters and oneshot results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 pub(crate) mod background;
@@ -12,8 +13,19 @@ pub(crate) mod clock;
 pub(crate) mod io_thread;
 #[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
 pub(crate) mod oneshot;
-#[cfg(any(feature = "sqlite", feature = "redis"))]
+#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
+pub(crate) mod open_stores;
 pub(crate) mod waiters;
+
+/// Locks a mutex, also if a thread panicked while it held the lock.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    unpoisoned(mutex.lock())
+}
+
+/// The result of a lock, also if a thread panicked while it held the lock.
+pub(crate) fn unpoisoned<T>(result: LockResult<T>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs code of the caller's, which may panic: that must not end a thread that all mailboxes share.
 pub(crate) fn survive(act: impl FnOnce()) {

@@ -2,11 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use crate::error::Error;
-use crate::runtime::wake;
+use crate::runtime::{lock, wake};
 
 /// The side that brings the result. If it is dropped without one, the result is an error.
 pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
@@ -28,10 +28,6 @@ struct Slot<T> {
 pub(crate) fn channel<T>(undelivered: Option<Undelivered<T>>) -> (Sender<T>, Receiver<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, is_closed: false, undelivered }));
     (Sender(Arc::clone(&slot)), Receiver(slot))
-}
-
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Sender<T> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use postbox_core::{Actor, Directive, Failure};
 
@@ -11,6 +11,7 @@ use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Codec, Decode, Encode, Json};
 use crate::mailbox::operation::Call;
 use crate::mailbox::operation::{Answer, Verb};
+use crate::runtime::{lock, unpoisoned};
 use crate::worker::{Context, HandlerError, Handling, LoopHandle, LoopReport, Worker};
 
 /// Drives an [`Actor`] that was written for a layer-1 mailbox from a leased one, without a change: `Ok` acknowledges, an
@@ -64,14 +65,14 @@ where
         let handling: Handling<A::Message, ()> = Arc::new(move |message, _context: Context| {
             let result = receive(&handled, message);
             if let Err((_, Directive::Stop)) = &result
-                && let Some(handle) = &*stopping.lock().unwrap_or_else(PoisonError::into_inner)
+                && let Some(handle) = &*lock(&stopping)
             {
                 handle.shutdown();
             }
             Box::pin(async move { result.map_err(|(error, _)| error) })
         });
         let worker = Worker::with_handling(mailbox.clone(), handling);
-        *stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker.handle());
+        *lock(&stop) = Some(worker.handle());
         ActorWorker { actor, worker }
     }
 
@@ -99,7 +100,7 @@ where
             worker.run().start().then(move |report| {
                 // The loop has ended, and with it every other owner.
                 let actor = Arc::into_inner(actor).expect("the loop has ended");
-                let mut actor = actor.into_inner().unwrap_or_else(PoisonError::into_inner);
+                let mut actor = unpoisoned(actor.into_inner());
                 actor.stopped();
                 Answer::ready(report.map(|report| (actor, report)))
             })
@@ -112,7 +113,7 @@ where
     A: Actor,
     A::Error: fmt::Debug,
 {
-    let mut actor = actor.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut actor = lock(actor);
     let failure = match catch_unwind(AssertUnwindSafe(|| actor.receive(message))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => Failure::Error(error),

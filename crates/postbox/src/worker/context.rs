@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use uuid::Uuid;
 
 use crate::mailbox::id::MessageId;
 use crate::runtime::cancellation::Cancellation;
+use crate::runtime::lock;
 use crate::worker::resources::Resources;
 
 /// What a handler knows of the message that it handles, beside the body. Cheap to clone.
@@ -146,12 +147,12 @@ impl Context {
     /// Names the session in which the request was handled; the result carries it.
     pub fn set_session_id(&self, session_id: Uuid) {
         if let Some(request) = &self.0.request {
-            *request.session_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(session_id);
+            *lock(&request.session_id) = Some(session_id);
         }
     }
 
     pub(crate) fn session_id(&self) -> Option<Uuid> {
-        *self.0.request.as_ref()?.session_id.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0.request.as_ref()?.session_id)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -10,9 +10,9 @@ use futures_util::FutureExt as _;
 use crate::backend::{Batch, Receipt, Visibility};
 use crate::error::Error;
 use crate::mailbox::handle::Core;
-use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, unless};
 use crate::runtime::clock::{Moment, Sleep};
+use crate::runtime::{background, lock};
 
 /// Leases that are in use. Each is extended when a third of its time has passed, until its cap; what is lost, or has come
 /// to its cap, is told by its token.
@@ -100,7 +100,7 @@ impl Keeper {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Keeps a lease that was given at `since`.

@@ -3,7 +3,9 @@
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::runtime::lock;
 
 type Shared = Arc<dyn Any + Send + Sync>;
 type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
@@ -30,7 +32,7 @@ type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
 /// ```
 #[derive(Clone, Default)]
 pub struct Resources {
-    bindings: Arc<RwLock<HashMap<TypeId, Binding>>>,
+    bindings: Arc<Mutex<HashMap<TypeId, Binding>>>,
 }
 
 #[derive(Clone)]
@@ -64,13 +66,13 @@ impl Resources {
 
     fn bind<T: 'static>(&self, provider: Provider) {
         let binding = Binding { name: type_name::<T>(), made: Arc::default(), provider };
-        let old = self.bindings.write().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<T>(), binding);
+        let old = lock(&self.bindings).insert(TypeId::of::<T>(), binding);
         drop(old);
     }
 
     /// The resource of this type, if there is one.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        let binding = self.bindings.read().unwrap_or_else(PoisonError::into_inner).get(&TypeId::of::<T>()).cloned()?;
+        let binding = lock(&self.bindings).get(&TypeId::of::<T>()).cloned()?;
         let shared = binding.made.get_or_init(|| (binding.provider)(self));
         Arc::clone(shared).downcast().ok()
     }
@@ -78,7 +80,7 @@ impl Resources {
 
 impl fmt::Debug for Resources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bindings = self.bindings.read().unwrap_or_else(PoisonError::into_inner);
+        let bindings = lock(&self.bindings);
         f.debug_set().entries(bindings.values().map(|binding| binding.name)).finish()
     }
 }

@@ -9,7 +9,7 @@ mod store;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::MailboxName;
-use crate::runtime::background;
 use crate::runtime::clock::{Clock, Moment, Sleep, SystemClock};
+use crate::runtime::{background, lock};
 
 pub(crate) use self::mailbox::MemoryMailbox;
 pub use self::replies::MemoryReplyStore;
@@ -54,7 +54,7 @@ struct Space {
 
 impl Space {
     fn stores(&self) -> MutexGuard<'_, HashMap<MailboxName, Arc<Store>>> {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.stores)
     }
 
     /// The last handle of a store is gone. What is empty goes at once; what may become empty by itself, or has an idle

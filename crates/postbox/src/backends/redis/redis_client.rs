@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use super::message_format::flag;
 use super::script::{Script, ScriptCall, Time};
 use super::subscriptions::Subscriptions;
 use crate::error::Error;
+use crate::runtime::lock;
 
 /// A request of at least this size is large.
 const LARGE: usize = 1 << 20;
@@ -111,7 +112,7 @@ impl RedisClient {
     }
 
     fn lock(&self, purpose: Purpose) -> MutexGuard<'_, Option<Connection>> {
-        self.connections[purpose as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections[purpose as usize])
     }
 
     /// The current connection, if there is one.

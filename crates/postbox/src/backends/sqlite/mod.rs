@@ -21,10 +21,9 @@ mod schema;
 mod transaction;
 mod writer;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use self::clock::FileClock;
@@ -41,6 +40,7 @@ use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::{Clock, SystemClock};
+use crate::runtime::open_stores::OpenStores;
 
 /// Mailboxes in one file. `sqlite://path/to/file.db/mailbox` opens one of them.
 ///
@@ -73,14 +73,8 @@ impl Drop for Inner {
     }
 }
 
-type Opened = HashMap<(Identity, SqliteConfig), Weak<Inner>>;
-
 /// The open files: two opens of one file share its connection and its thread.
-static OPENED: LazyLock<Mutex<Opened>> = LazyLock::new(Mutex::default);
-
-fn opened() -> MutexGuard<'static, Opened> {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static OPEN: LazyLock<OpenStores<(Identity, SqliteConfig), Inner>> = LazyLock::new(OpenStores::default);
 
 /// Tells files apart, whatever they are called. A file that was deleted and made again is another one.
 #[cfg(unix)]
@@ -116,26 +110,17 @@ impl SqliteBackend {
     /// [`Error::Connection`] if it cannot be used, with the reason.
     pub fn open_with(path: impl AsRef<Path>, config: impl Into<SqliteConfig>) -> Result<Self, Error> {
         let (path, config) = (path.as_ref(), config.into());
-        let is_open = |inner: &Arc<Inner>| !inner.writer.is_closed();
-        let known = identity(path).and_then(|file| opened().get(&(file, config))?.upgrade()).filter(is_open);
-        if let Some(inner) = known {
+        let is_usable = |inner: &Inner| !inner.writer.is_closed();
+        let known = identity(path).and_then(|file| OPEN.get(&(file, config)));
+        if let Some(inner) = known.filter(|inner| is_usable(inner)) {
             return Ok(SqliteBackend { inner });
         }
         // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
         let connection = file::open(path, config)?;
         let start = || Inner::start(path, connection, config, SystemClock::shared());
-        let Some(file) = identity(path) else { return Ok(SqliteBackend { inner: start()? }) };
-        let key = (file, config);
-        let mut opened = opened();
-        opened.retain(|_, inner| inner.strong_count() > 0);
-        let known = opened.get(&key).and_then(Weak::upgrade).filter(is_open);
-        let inner = match known {
-            Some(inner) => inner,
-            None => {
-                let inner = start()?;
-                opened.insert(key, Arc::downgrade(&inner));
-                inner
-            }
+        let inner = match identity(path) {
+            Some(file) => OPEN.get_or_open((file, config), is_usable, start)?,
+            None => start()?,
         };
         Ok(SqliteBackend { inner })
     }

@@ -1,7 +1,6 @@
 //! What a URI says, and how the AWS SDK is configured. `dynamodb/` configures the SDK in the same way.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
@@ -15,11 +14,11 @@ use aws_smithy_http_client::{Builder, Connector};
 use super::send::{FIFO_ID_RULE, is_fifo_id};
 use super::{Inner, SqsBackend};
 use crate::backends::dynamodb::DynamoDbReplyStore;
-use crate::backends::lock;
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::resolver::address::{Uri, decoded, without_secrets};
 use crate::runtime::io_thread;
+use crate::runtime::open_stores::OpenStores;
 
 /// The options of a URI that concern the backend, not one mailbox.
 pub(crate) const OPTIONS: &[&str] =
@@ -31,7 +30,7 @@ pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The open backends by region and options. Two opens of the same URI share one.
-static OPEN_BACKENDS: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
+static OPEN: LazyLock<OpenStores<String, Inner>> = LazyLock::new(OpenStores::default);
 
 /// The SDK's own configuration (environment, profile and machine), with timeouts for each request
 /// and its attempts. HTTP uses the proxies that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
@@ -173,19 +172,13 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
     };
     let key: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
     let key = format!("{region} {key:?}");
-    if let Some(inner) = lock(&OPEN_BACKENDS).as_ref().and_then(|open| open.get(&key)?.upgrade()) {
+    if let Some(inner) = OPEN.get(&key) {
         return Answer::ready(Ok(SqsBackend { inner }));
     }
     io_thread::ask(async move {
         let backend = options.connect(&region).await?;
-        let mut open = lock(&OPEN_BACKENDS);
-        let open = open.get_or_insert_default();
-        open.retain(|_, inner| inner.strong_count() > 0);
         // A concurrent open of the same URI may have finished first.
-        if let Some(inner) = open.get(&key).and_then(Weak::upgrade) {
-            return Ok(SqsBackend { inner });
-        }
-        open.insert(key, Arc::downgrade(&backend.inner));
-        Ok(backend)
+        let inner = OPEN.get_or_open(key, |_| true, || Ok::<_, Error>(backend.inner))?;
+        Ok(SqsBackend { inner })
     })
 }

@@ -13,10 +13,10 @@ use super::queue::{MAX_BATCH, Queue};
 use super::queue_name;
 use super::settle::SettleGuard;
 use crate::backend::{DeadLetter, Delivery, Receipt, Redrive};
-use crate::backends::lock;
 use crate::error::Error;
 use crate::mailbox::id::{MessageId, ReceiptHandle};
 use crate::runtime::clock::{Clock as _, SystemClock};
+use crate::runtime::lock;
 
 /// The lease of dead letters that are listed or moved, in seconds.
 const LEASE_SECONDS: i32 = 60;

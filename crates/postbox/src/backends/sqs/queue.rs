@@ -16,13 +16,13 @@ use super::queue_name;
 use super::receive::PendingReceive;
 use super::send::PendingSend;
 use super::settle::PendingSettle;
-use crate::backends::lock;
 use crate::error::Error;
 use crate::mailbox::receive::pause_after;
 use crate::resolver::address::{MailboxName, without_secrets};
 use crate::runtime::batcher::{BatchLimits, Batcher};
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
+use crate::runtime::lock;
 
 /// The size of a batch that every server accepts.
 pub(super) const SAFE_BATCH_BYTES: usize = 256 << 10;
