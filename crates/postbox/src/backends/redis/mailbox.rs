@@ -11,7 +11,6 @@ use super::message_format::{
     ENTRY, bytes, delivery, integer, list, max_argument, member, millis, moment, natural, text,
 };
 use super::queue::Queue;
-use super::redis_client::RedisClient;
 use super::requests::{SettleKind, Settlement};
 use super::script::{self, Script};
 use crate::backend::{
@@ -22,7 +21,7 @@ use crate::mailbox::id::{MessageId, new_uuid};
 use crate::mailbox::operation::Answer;
 use crate::runtime::clock::{Clock as _, Moment, SystemClock};
 use crate::runtime::io_thread;
-use crate::runtime::waiters::{Waits, look_until};
+use crate::runtime::waiters::Attempt;
 
 /// Holds a random id, by which two addresses of one database are recognized. Written when two
 /// mailboxes are first compared.
@@ -87,22 +86,21 @@ impl RedisMailbox {
 /// Receives until there is a message or the deadline. It runs on the I/O thread, so a published
 /// message starts the next receive without waking the caller first.
 async fn long_poll(queue: Arc<Queue>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(queue.client()), RedisClient::waiters, queue.channel().to_string());
-    let look = || {
+    let waiter = queue.client().add_waiter(queue.channel().to_string());
+    let attempt = || {
         let queue = Arc::clone(&queue);
-        if queue.client().subscriptions().contains(queue.channel()) {
-            return queue.receive(request);
-        }
-        let subscribing = {
-            let queue = Arc::clone(&queue);
-            io_thread::ask(async move { queue.client().subscribe(queue.channel()).await })
-        };
-        subscribing.then(move |subscribed| match subscribed {
-            Ok(()) => queue.receive(request),
-            Err(error) => Answer::ready(Err(error)),
+        Answer::from_future(async move {
+            if !queue.client().subscriptions().contains(queue.channel()) {
+                // As a task of its own, which ends also if this receive is dropped.
+                let queue = Arc::clone(&queue);
+                io_thread::ask(async move { queue.client().subscribe(queue.channel()).await }).await?;
+            }
+            let (deliveries, due) = queue.receive(request).await?;
+            Ok(Attempt::of_receive(deliveries, due))
         })
     };
-    look_until(waits.hub(), &SystemClock::shared(), SystemClock.now().until(deadline), look).await
+    let wait = SystemClock.now().until(deadline);
+    Ok(waiter.long_poll(&SystemClock::shared(), wait, attempt).await?.unwrap_or_default())
 }
 
 impl ByteMailbox for RedisMailbox {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Inner;
 use super::mailbox_state::{MailboxState, SendOutcome};
-use super::transaction::Transaction;
+use super::transaction::{Event, Transaction};
 use super::writer::Writer;
 use crate::backend::{
     Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
@@ -17,7 +17,7 @@ use crate::mailbox::operation::Answer;
 use crate::mailbox::receive::in_background;
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::Moment;
-use crate::runtime::waiters::{Waits, look_until};
+use crate::runtime::waiters::Attempt;
 
 #[derive(Clone)]
 pub(super) struct SqliteMailbox {
@@ -158,16 +158,16 @@ fn configure(
 }
 
 async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(mailbox.writer()), |writer| &writer.mailboxes, mailbox.name.clone());
+    let waiter = mailbox.writer().add_waiter(Event::Message(mailbox.name.clone()));
     let clock = &mailbox.inner.clock;
-    let look = || {
+    let attempt = || {
         let clock = Arc::clone(clock);
         mailbox.try_receive(request).map(move |received| {
             let (deliveries, due) = received?;
-            Ok((deliveries, due.map(|due| clock.now().until(due))))
+            Ok(Attempt::of_receive(deliveries, due.map(|due| clock.now().until(due))))
         })
     };
-    look_until(waits.hub(), clock, request.wait, look).await
+    Ok(waiter.long_poll(clock, request.wait, attempt).await?.unwrap_or_default())
 }
 
 impl ByteMailbox for SqliteMailbox {

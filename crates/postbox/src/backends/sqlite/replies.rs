@@ -10,12 +10,12 @@ use super::Inner;
 use super::clock::milliseconds;
 use super::mailbox_row::millis;
 use super::mailbox_state::moment;
-use super::transaction::Transaction;
+use super::transaction::{Event, Transaction};
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
 use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
-use crate::runtime::waiters::{Waits, look_until};
+use crate::runtime::waiters::Attempt;
 
 /// How long an expired entry is kept, so that it can be told from one that never was, in milliseconds.
 const GRACE: i64 = 60_000;
@@ -179,21 +179,18 @@ impl ReplyStore for SqliteReplyStore {
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
         let inner = Arc::clone(&self.inner);
         Answer::from_future(async move {
-            let waits = Waits::begin(Arc::clone(&inner.writer), |writer| &writer.replies, id.clone());
-            let look = || {
+            let waiter = inner.writer.add_waiter(Event::Reply(id.clone()));
+            let attempt = || {
                 let (id, clock) = (id.clone(), Arc::clone(&inner.clock));
                 let due = inner.writer.submit(move |transaction| {
                     let entry = read(transaction, &id)?.filter(|entry| entry.state == ReplyState::Pending);
                     Ok(entry.map(|entry| transaction.alarm(milliseconds(entry.expires_at))))
                 });
                 due.map(move |due| {
-                    Ok(match due? {
-                        Some(due) => (vec![], Some(clock.now().until(due))),
-                        None => (vec![()], None),
-                    })
+                    Ok(due?.map_or(Attempt::Taken(()), |due| Attempt::Empty(Some(clock.now().until(due)))))
                 })
             };
-            Ok(!look_until(waits.hub(), &inner.clock, wait, look).await?.is_empty())
+            Ok(waiter.long_poll(&inner.clock, wait, attempt).await?.is_some())
         })
     }
 }

@@ -12,14 +12,17 @@ use crate::mailbox::id::ReplyId;
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::Moment;
 
-/// The waiters that a commit wakes.
-#[derive(Default)]
-pub(super) struct Wakeups {
-    /// Mailboxes in which a message is deliverable, or will be at a new moment, and how many of their waiters look.
-    pub(super) mailboxes: Vec<(MailboxName, u64)>,
-    /// Replies that were resolved, cancelled or deleted.
-    pub(super) replies: Vec<ReplyId>,
+/// What a waiter waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Event {
+    /// A message of the mailbox is deliverable, or will be at a new moment.
+    Message(MailboxName),
+    /// The reply is resolved, cancelled or deleted.
+    Reply(ReplyId),
 }
+
+/// The events of a transaction, each with the most waiters that its commit wakes.
+pub(super) type Wakeups = Vec<(Event, u64)>;
 
 /// How often, in milliseconds, the present moment is written to the file.
 const HIGH_WATER_INTERVAL: i64 = 1_000;
@@ -29,7 +32,7 @@ pub(super) struct Transaction<'a> {
     clock: Now,
     cache: RowCache,
     rows: HashMap<MailboxName, MailboxRow>,
-    settled_replies: Vec<ReplyId>,
+    wakeups: Wakeups,
 }
 
 impl<'a> Transaction<'a> {
@@ -40,13 +43,12 @@ impl<'a> Transaction<'a> {
             restart_deadlines(connection, clock.millis)?;
             cache = RowCache::default().refreshed(connection)?;
         }
-        Ok(Transaction { connection, clock, cache, rows: HashMap::new(), settled_replies: Vec::new() })
+        Ok(Transaction { connection, clock, cache, rows: HashMap::new(), wakeups: Vec::new() })
     }
 
     /// Writes the changed rows. Returns the waiters to wake after the commit, and the cache for the next transaction.
     /// A transaction that changed nothing writes nothing.
     pub(super) fn finish(mut self) -> Result<(Wakeups, RowCache)> {
-        let mut mailboxes = Vec::new();
         let mut is_changed = false;
         for (name, mut row) in std::mem::take(&mut self.rows) {
             if std::mem::take(&mut row.is_changed) {
@@ -55,14 +57,14 @@ impl<'a> Transaction<'a> {
             }
             match std::mem::take(&mut row.wakeups) {
                 0 => {}
-                waiters => mailboxes.push((name.clone(), waiters)),
+                waiters => self.wakeups.push((Event::Message(name.clone()), waiters)),
             }
             self.cache.put(name, row);
         }
         if is_changed {
             self.note_time()?;
         }
-        Ok((Wakeups { mailboxes, replies: self.settled_replies }, self.cache))
+        Ok((self.wakeups, self.cache))
     }
 
     pub(super) fn connection(&self) -> &'a Connection {
@@ -81,7 +83,7 @@ impl<'a> Transaction<'a> {
 
     /// Wakes the waiters for a reply after the commit.
     pub(super) fn wake_reply(&mut self, id: &ReplyId) {
-        self.settled_replies.push(id.clone());
+        self.wakeups.push((Event::Reply(id.clone()), u64::MAX));
     }
 
     /// Notes in the file that this moment was seen. Every change calls it; it writes once a second.

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,11 @@ use super::clock::FileClock;
 use super::error::{from_sqlite, is_busy};
 use super::file::LockWait;
 use super::mailbox_row::RowCache;
-use super::transaction::{Transaction, Wakeups};
+use super::transaction::{Event, Transaction, Wakeups};
 use crate::error::Error;
-use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::{Answer, thread_waits};
-use crate::resolver::address::MailboxName;
-use crate::runtime::waiters::{Hubs, Watched};
-use crate::runtime::{oneshot, wake_all};
+use crate::runtime::waiters::{Waiter, Waiters};
+use crate::runtime::{lock, oneshot, wake_all};
 
 /// How often the file is checked for changes by other processes, while a caller waits for a message or a reply.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -93,10 +91,8 @@ pub(super) struct Writer {
     file: Mutex<File>,
     /// Whether the last transaction had more than one operation.
     is_shared: AtomicBool,
-    pub(super) mailboxes: Hubs<MailboxName>,
-    pub(super) replies: Hubs<ReplyId>,
-    /// How many callers wait for messages or replies.
-    waiting: AtomicUsize,
+    /// The callers that wait for messages or replies.
+    waiters: Arc<Waiters<Event>>,
     path: PathBuf,
     busy_timeout: Duration,
 }
@@ -114,9 +110,7 @@ impl Writer {
             enqueued: AtomicUsize::new(0),
             file: Mutex::new(File { connection, clock, cache: RowCache::default() }),
             is_shared: AtomicBool::new(false),
-            mailboxes: Hubs::default(),
-            replies: Hubs::default(),
-            waiting: AtomicUsize::new(0),
+            waiters: Arc::default(),
             path,
             busy_timeout,
         });
@@ -128,9 +122,8 @@ impl Writer {
                 while let Some(operation) = self.0.operations.dequeue() {
                     drop(operation);
                 }
-                // Receives that wait look once more, and fail.
-                self.0.mailboxes.wake_all();
-                self.0.replies.wake_all();
+                // Their next attempts fail.
+                self.0.waiters.wake_all();
             }
         }
         let ending = Ending(Arc::clone(&writer));
@@ -210,7 +203,7 @@ impl Writer {
     }
 
     fn lock(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.file)
     }
 
     #[cfg(all(test, feature = "conformance"))]
@@ -227,7 +220,7 @@ impl Writer {
         let (mut seen_version, mut checked_at) = (self.data_version(), Instant::now());
         let mut last_batch = 0;
         loop {
-            let is_watched = self.waiting.load(Ordering::SeqCst) > 0;
+            let is_watched = !self.waiters.is_empty();
             let next = match is_watched {
                 true => self.operations.recv_timeout(WATCH_INTERVAL),
                 false => self.operations.recv_blocking(),
@@ -248,8 +241,7 @@ impl Writer {
                 checked_at = Instant::now();
                 let version = self.data_version();
                 if version != std::mem::replace(&mut seen_version, version) {
-                    self.mailboxes.wake_all();
-                    self.replies.wake_all();
+                    self.waiters.wake_all();
                 }
             }
         }
@@ -308,26 +300,19 @@ impl Writer {
 
     /// Wakes the waiters that a commit concerns.
     fn wake(&self, wakeups: Wakeups) {
-        for (name, waiters) in wakeups.mailboxes {
-            self.mailboxes.wake(&name, waiters);
-        }
-        for reply in wakeups.replies {
-            self.replies.wake(&reply, u64::MAX);
+        for (event, waiters) in wakeups {
+            self.waiters.wake(&event, waiters);
         }
     }
-}
 
-impl Watched for Writer {
-    /// The thread checks the file for changes by other processes from now on.
-    fn begin_waiting(self: &Arc<Self>) {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+    /// Adds a waiter for an event. The thread checks the file for changes by other processes from now on.
+    pub(super) fn add_waiter(&self, event: Event) -> Waiter<Event> {
+        let (waiter, is_first) = self.waiters.add(event);
+        if is_first {
             // The thread may sleep without a limit: an empty operation wakes it.
             drop(self.enqueue(|_| Ok(()), None));
         }
-    }
-
-    fn end_waiting(&self) {
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        waiter
     }
 }
 
@@ -390,6 +375,7 @@ mod tests {
     use super::*;
     use crate::backend::{Backend as _, Outgoing, Receive};
     use crate::mailbox::codec::ContentType;
+    use crate::resolver::address::MailboxName;
 
     fn message() -> Outgoing {
         Outgoing::new("1".into(), ContentType::from("text/plain"))
@@ -437,7 +423,7 @@ mod tests {
             let request = Receive { max: 1, visibility: long, wait: long };
             postbox_core::wait_for(async { mailbox.receive(request).await })
         });
-        while backend.inner.writer.waiting.load(Ordering::SeqCst) == 0 {
+        while backend.inner.writer.waiters.is_empty() {
             std::thread::yield_now();
         }
         backend.inner.writer.close();
