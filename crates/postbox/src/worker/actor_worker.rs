@@ -12,10 +12,10 @@ use crate::mailbox::codec::{Codec, Decode, Encode, Json};
 use crate::mailbox::operation::Call;
 use crate::mailbox::operation::{Answer, Verb};
 use crate::runtime::{lock, unpoisoned};
-use crate::worker::{Context, HandlerError, Handling, LoopHandle, LoopReport, Worker};
+use crate::worker::{Context, HandlerError, HandlerFn, LoopHandle, LoopReport, Worker};
 
-/// Drives an [`Actor`] that was written for a layer-1 mailbox from a leased one, without a change: `Ok` acknowledges, an
-/// error or a panic goes to [`handle_error`](Actor::handle_error) and gives the message back.
+/// Runs an [`Actor`] of layer 1 on a leased mailbox. `Ok` acknowledges the message. An error or a panic goes to
+/// [`handle_error`](Actor::handle_error) and gives the message back.
 ///
 /// ```
 /// use postbox::actor::Actor;
@@ -57,12 +57,12 @@ where
     A::Error: fmt::Debug,
     C: Codec + Encode<()> + Decode<A::Message>,
 {
-    /// One message at a time, as an actor expects.
+    /// A worker that gives the actor one message at a time.
     pub fn new(actor: A, mailbox: &Mailbox<A::Message, (), C>) -> Self {
         let actor = Arc::new(Mutex::new(actor));
         let (handled, stop) = (Arc::clone(&actor), Arc::new(Mutex::new(None::<LoopHandle>)));
         let stopping = Arc::clone(&stop);
-        let handling: Handling<A::Message, ()> = Arc::new(move |message, _context: Context| {
+        let handler_fn: HandlerFn<A::Message, ()> = Arc::new(move |message, _context: Context| {
             let result = receive(&handled, message);
             if let Err((_, Directive::Stop)) = &result
                 && let Some(handle) = &*lock(&stopping)
@@ -71,7 +71,7 @@ where
             }
             Box::pin(async move { result.map_err(|(error, _)| error) })
         });
-        let worker = Worker::with_handling(mailbox.clone(), handling);
+        let worker = Worker::with_handler_fn(mailbox.clone(), handler_fn);
         *lock(&stop) = Some(worker.handle());
         ActorWorker { actor, worker }
     }
@@ -79,12 +79,12 @@ where
     /// Sets options of the loop. The actor still gets one message at a time.
     pub fn configure(mut self, options: impl FnOnce(Worker<A::Message, (), C>) -> Worker<A::Message, (), C>) -> Self {
         self.worker = options(self.worker).concurrency(1);
-        // One at a time has nothing to run in parallel, and the actor must be back when the loop has ended.
+        // A spawned handler could own the actor for longer than the loop.
         self.worker.options.spawn = None;
         self
     }
 
-    /// Steers the loop from elsewhere.
+    /// Controls the loop while it runs.
     pub fn handle(&self) -> LoopHandle {
         self.worker.handle()
     }
@@ -98,7 +98,7 @@ where
         Call::new(move || {
             let ActorWorker { actor, worker } = self;
             worker.run().start().then(move |report| {
-                // The loop has ended, and with it every other owner.
+                // All other owners ended with the loop.
                 let actor = Arc::into_inner(actor).expect("the loop has ended");
                 let mut actor = unpoisoned(actor.into_inner());
                 actor.stopped();

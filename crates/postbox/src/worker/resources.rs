@@ -1,4 +1,4 @@
-//! What handlers need, by type.
+//! Resources of handlers, by type.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use crate::runtime::lock;
 type Shared = Arc<dyn Any + Send + Sync>;
 type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
 
-/// A registry of things that handlers use: clients, pools, settings, a resolver. One of each type.
+/// The clients, pools and settings that handlers use, one of each type.
 ///
 /// ```
 /// use postbox::{CompositeResolver, MailboxResolver};
@@ -22,7 +22,7 @@ type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
 ///
 /// let resources = Resources::new()
 ///     .with(Settings { region: "eu" })
-///     // Made when it is first asked for, once.
+///     // Made once, at the first use.
 ///     .provide(|resources| Client { region: resources.get::<Settings>().unwrap().region })
 ///     .with::<Arc<dyn MailboxResolver>>(Arc::new(CompositeResolver::new()));
 ///
@@ -43,12 +43,12 @@ struct Binding {
 }
 
 impl Resources {
-    /// Nothing.
+    /// No resources.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// And this. Whatever was there of its type before is replaced.
+    /// Adds a resource. It replaces the one of its type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(self, resource: T) -> Self {
         let resource: Shared = Arc::new(resource);
@@ -56,8 +56,7 @@ impl Resources {
         self
     }
 
-    /// And what `provider` makes, once, when it is first asked for. A provider may ask for other resources, but not for
-    /// its own.
+    /// Adds a resource that `provider` makes once, at the first use. A provider may use other resources, but not its own.
     #[must_use]
     pub fn provide<T: Send + Sync + 'static>(self, provider: impl Fn(&Resources) -> T + Send + Sync + 'static) -> Self {
         self.bind::<T>(Arc::new(move |resources| Arc::new(provider(resources))));
