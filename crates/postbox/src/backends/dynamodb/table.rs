@@ -19,7 +19,7 @@ use futures_util::future::try_join_all;
 
 use super::format::{Item, entry, millis, now, number, read_number, read_text, state, text};
 use super::poll::{PAUSE, Waiters};
-use crate::backends::sqs::error::AwsError;
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::id::{ReplyId, new_uuid};
 use crate::reply::store::{ReplyEntry, ReplyState, shelf};

@@ -7,12 +7,12 @@ use std::time::Duration;
 use aws_sdk_sqs::types::{MessageSystemAttributeName as SystemAttribute, QueueAttributeName as Attribute};
 
 use super::client::QueueInfo;
-use super::error::AwsError;
 use super::message_format::{DeadLetterRecord, EncodedMessage, MessageContent, ReceivedMessage, as_millis};
 use super::queue::{MAX_BATCH, Queue};
 use super::queue_name;
 use super::settle::SettleGuard;
 use crate::backend::{DeadLetter, Delivery, Receipt, Redrive};
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::id::{MessageId, ReceiptHandle};
 use crate::runtime::clock::{Clock as _, SystemClock};

@@ -4,9 +4,8 @@
 //! wait share long polls. `docs/aws.md` says what is stored and what is promised.
 
 mod client;
-pub(crate) mod config;
+mod config;
 mod dead_letters;
-pub(crate) mod error;
 mod lease_tracker;
 mod long_poll;
 mod mailbox;
@@ -28,12 +27,11 @@ use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use self::client::{MAX_MESSAGE_SIZE, SqsClient};
 pub(crate) use self::config::OPTIONS;
 use self::config::SqsConfig;
-pub use self::config::defaults;
-use self::error::AwsError;
 use self::mailbox::SqsMailbox;
 use self::message_format::whole_seconds;
 use self::queue::Queue;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Ordering};
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::operation::{Answer, Call};
 use crate::reply::store::ReplyStore;

@@ -9,13 +9,13 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute};
 
 use super::client::{QueueInfo, RedrivePolicy, SqsClient};
-use super::error::AwsError;
 use super::lease_tracker::LeaseTracker;
 use super::long_poll::LongPolls;
 use super::queue_name;
 use super::receive::PendingReceive;
 use super::send::PendingSend;
 use super::settle::PendingSettle;
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::receive::pause_after;
 use crate::resolver::address::{MailboxName, without_secrets};
