@@ -15,7 +15,7 @@ mod mailbox;
 mod mailbox_row;
 mod mailbox_state;
 #[cfg(all(test, feature = "conformance"))]
-mod plans;
+mod plan_tests;
 mod replies;
 mod schema;
 mod transaction;
