@@ -20,16 +20,19 @@ use futures_util::future::try_join_all;
 use super::format::{Item, entry, millis, now, number, read_number, read_text, state, text};
 use super::poll::{PAUSE, Waiters};
 use crate::backends::aws::error::AwsError;
+use crate::backends::shard_of;
 use crate::error::Error;
 use crate::mailbox::id::{ReplyId, new_uuid};
-use crate::reply::store::{ReplyEntry, ReplyState, shelf};
+use crate::reply::store::{ReplyEntry, ReplyState};
 use crate::runtime::io_thread;
 use crate::runtime::lock;
 
 /// The index by expiry.
 const INDEX: &str = "postbox-expiry";
-/// The number of partition keys of the index. One key would limit it to one partition of DynamoDB.
-const INDEX_PARTITIONS: u32 = 8;
+/// The partition key of the index.
+const SHARD: &str = "shelf";
+/// The number of partition keys. One key would limit the index to one partition of DynamoDB.
+const INDEX_SHARDS: u32 = 8;
 /// The most unconfirmed takes that are remembered.
 const MAX_UNCONFIRMED: usize = 1_000;
 
@@ -96,7 +99,7 @@ impl Table {
             |name: &str, kind| KeySchemaElement::builder().attribute_name(name).key_type(kind).build().expect(complete);
         let index = GlobalSecondaryIndex::builder()
             .index_name(INDEX)
-            .key_schema(key("shelf", KeyType::Hash))
+            .key_schema(key(SHARD, KeyType::Hash))
             .key_schema(key("expires", KeyType::Range))
             .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
             .build()
@@ -107,7 +110,7 @@ impl Table {
             .table_name(&self.name)
             .billing_mode(BillingMode::PayPerRequest)
             .attribute_definitions(attribute("id", ScalarAttributeType::S))
-            .attribute_definitions(attribute("shelf", ScalarAttributeType::N))
+            .attribute_definitions(attribute(SHARD, ScalarAttributeType::N))
             .attribute_definitions(attribute("expires", ScalarAttributeType::N))
             .key_schema(key("id", KeyType::Hash))
             .global_secondary_indexes(index);
@@ -142,7 +145,7 @@ impl Table {
             .client
             .put_item()
             .table_name(&self.name)
-            .item("shelf", number(shelf(&key, INDEX_PARTITIONS)))
+            .item(SHARD, number(shard_of(&key, INDEX_SHARDS)))
             .item("id", text(key))
             .item("token", text(&token))
             .item("state", text("pending"))
@@ -276,16 +279,16 @@ impl Table {
             return Ok(Vec::new());
         }
         let now = now();
-        let queries = (0..INDEX_PARTITIONS).map(|partition| {
+        let queries = (0..INDEX_SHARDS).map(|shard| {
             let request = self
                 .client
                 .query()
                 .table_name(&self.name)
                 .index_name(INDEX)
-                .key_condition_expression("#shelf = :shelf AND #expires <= :now")
-                .expression_attribute_names("#shelf", "shelf")
+                .key_condition_expression("#shard = :shard AND #expires <= :now")
+                .expression_attribute_names("#shard", SHARD)
                 .expression_attribute_names("#expires", "expires")
-                .expression_attribute_values(":shelf", number(partition))
+                .expression_attribute_values(":shard", number(shard))
                 .expression_attribute_values(":now", number(now))
                 .limit(i32::try_from(limit).unwrap_or(i32::MAX));
             async { request.send().await.map_err(|error| self.error(error)) }
