@@ -213,7 +213,9 @@ impl Writer {
 
     /// A number that changes when another connection has changed the file.
     fn data_version(&self) -> i64 {
-        self.lock().connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
+        let file = self.lock();
+        let version = file.connection.prepare_cached("PRAGMA data_version");
+        version.and_then(|mut version| version.query_row([], |row| row.get(0))).unwrap_or(-1)
     }
 
     fn run(&self) {
