@@ -14,11 +14,11 @@ use crate::runtime::clock::{Clock, Moment, Sleep, SystemClock};
 use crate::runtime::waiters::{Attempt, Waiters};
 use crate::runtime::{background, lock};
 
-/// How long an expired entry can still be told from one that never was.
+/// How long an expired entry is kept, so that it can be told from one that never existed.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Entries whose time of grace ends this close together are cleared up together.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Entries that can be removed within this time of each other are removed together.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps replies in the memory of this process. A waiter costs no thread and no polling.
 pub struct MemoryReplyStore {
@@ -34,9 +34,9 @@ struct Inner {
 #[derive(Default)]
 struct Replies {
     entries: HashMap<ReplyId, Entry>,
-    /// When each entry ends.
+    /// The entries in the order in which they expire.
     expiries: BTreeSet<(Moment, ReplyId)>,
-    /// When a task clears up what has expired, if one waits for that, and what ends its wait.
+    /// When the next sweep begins, if one is planned, and the token that cancels it.
     sweep: Option<(Moment, Cancellation)>,
 }
 
@@ -92,7 +92,7 @@ impl MemoryReplyStore {
         Self::with_clock(SystemClock::shared())
     }
 
-    /// An empty store that lives by another clock.
+    /// An empty store with another clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         MemoryReplyStore { inner: Arc::new(Inner { state: Mutex::default(), waiters: Arc::default(), clock }) }
     }
@@ -113,11 +113,10 @@ impl MemoryReplyStore {
 }
 
 impl Inner {
-    /// Makes sure that an entry which expires then is cleared up. Not for each entry by itself: what expires within a second is
-    /// cleared up together.
+    /// Plans a sweep for an entry that expires at a moment, unless one is planned for that time or earlier.
     fn sweep_after(self: &Arc<Self>, state: &mut Replies, expiry: Moment) {
-        let at = expiry.after(GRACE + SWEEP);
-        if state.sweep.as_ref().is_some_and(|(earlier, _)| *earlier <= at.after(SWEEP)) {
+        let at = expiry.after(GRACE + SWEEP_INTERVAL);
+        if state.sweep.as_ref().is_some_and(|(earlier, _)| *earlier <= at.after(SWEEP_INTERVAL)) {
             return;
         }
         let cancelled = Cancellation::new();
@@ -149,12 +148,12 @@ impl Inner {
     }
 }
 
-/// Forgets entries some time after they have expired, and comes back while there are any.
+/// Removes entries that have expired some time ago, and plans the next sweep if entries are left.
 fn sweep(inner: &Weak<Inner>, cancelled: &Cancellation) {
     let Some(inner) = inner.upgrade() else { return };
     let (mut state, now) = inner.lock();
     if cancelled.is_cancelled() {
-        // An earlier one has taken its place.
+        // An earlier sweep has replaced this one.
         return;
     }
     state.sweep = None;
