@@ -1,4 +1,4 @@
-//! Nothing: for backends without a reply store.
+//! The reply store of backends that have none.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
 use crate::reply::store::{ReplyEntry, ReplyStore, ReplyValue, Resolved};
 
-/// A reply store that is not there; with the kind of the backend that has none.
+/// Fails each operation. Holds the kind of the backend.
 #[derive(Debug)]
 pub(crate) struct NoReplies(pub(crate) &'static str);
 

@@ -208,9 +208,9 @@ impl ByteMailbox for SqliteMailbox {
         )
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, entries: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
         self.settle(
-            letters,
+            entries,
             |(receipt, _)| receipt,
             |mailbox, (receipt, reason)| mailbox.dead_letter(&receipt.handle, reason),
         )
