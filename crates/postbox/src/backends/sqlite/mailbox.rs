@@ -123,7 +123,8 @@ impl SqliteMailbox {
         })
     }
 
-    /// Leases what is there, or says when to look again. Deliveries whose caller has stopped waiting are released.
+    /// Leases messages. If there are none, also returns when to try again. Deliveries are released if the caller has
+    /// stopped waiting for them.
     fn try_receive(&self, request: Receive) -> Answer<Result<(Vec<Delivery>, Option<Moment>), Error>> {
         let receive = self.with_settings(move |transaction, name| {
             let receive = |mailbox: &mut MailboxState<'_>| mailbox.receive(request.max, request.visibility);
@@ -131,7 +132,7 @@ impl SqliteMailbox {
             Ok((deliveries, due.map(|due| transaction.alarm(due))))
         });
         let (writer, name) = (Arc::clone(self.writer()), self.name.clone());
-        let received = self.writer().submit_or(receive, move |(deliveries, _)| {
+        let undelivered = move |(deliveries, _): (Vec<Delivery>, _)| {
             if deliveries.is_empty() {
                 return;
             }
@@ -141,8 +142,8 @@ impl SqliteMailbox {
                 };
                 transaction.with_mailbox(&name, release).map(drop)
             }));
-        });
-        self.note_configured(received)
+        };
+        self.note_configured(self.writer().submit_or(receive, Some(Box::new(undelivered))))
     }
 }
 

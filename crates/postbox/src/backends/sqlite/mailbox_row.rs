@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, Result, params};
+use rusqlite::{Connection, Result, params};
 
 use super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
+use super::statements::Statements as _;
 use crate::backend::MailboxSettings;
 use crate::resolver::address::MailboxName;
 
@@ -17,6 +18,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
 }
 
 /// The row of a mailbox, as the transaction has changed it. It is written back when the transaction ends.
+#[derive(Default)]
 pub(super) struct MailboxRow {
     pub(super) id: i64,
     /// The last number that was given to a position or a delivery.
@@ -40,12 +42,11 @@ pub(super) struct MailboxRow {
 
 impl MailboxRow {
     pub(super) fn read(connection: &Connection, name: &MailboxName) -> Result<Option<Self>> {
-        let row = connection
-            .prepare_cached(
-                "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
-                 idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
-            )?
-            .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |found| {
+        let row = connection.query_first(
+            "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
+             idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
+            params![name.prefix().unwrap_or(""), name.as_str()],
+            |found| {
                 Ok(MailboxRow {
                     id: found.get(0)?,
                     counter: found.get(1)?,
@@ -58,46 +59,28 @@ impl MailboxRow {
                     deduplication_window: found.get(8)?,
                     idle_expiry: found.get(9)?,
                     idle_at: found.get(10)?,
-                    is_changed: false,
-                    next_due: None,
-                    wakeups: 0,
+                    ..MailboxRow::default()
                 })
-            })
-            .optional()?;
+            },
+        )?;
         row.map(|mut row| row.read_next_due(connection).map(|()| row)).transpose()
     }
 
     pub(super) fn insert(connection: &Connection, name: &MailboxName) -> Result<Self> {
         // Delivery numbers start at random, so that a receipt of a deleted mailbox never fits a later delivery.
         let counter = (rand::random::<u64>() >> 24) as i64;
-        connection
-            .prepare_cached("INSERT INTO mailbox (prefix, name, counter) VALUES (?1, ?2, ?3)")?
-            .execute(params![name.prefix().unwrap_or(""), name.as_str(), counter])?;
-        Ok(MailboxRow {
-            id: connection.last_insert_rowid(),
-            counter,
-            ready: 0,
-            delayed: 0,
-            leased: 0,
-            dead: 0,
-            max_size: None,
-            max_deliveries: None,
-            deduplication_window: None,
-            idle_expiry: None,
-            idle_at: None,
-            is_changed: true,
-            next_due: None,
-            wakeups: 0,
-        })
+        connection.execute_cached(
+            "INSERT INTO mailbox (prefix, name, counter) VALUES (?1, ?2, ?3)",
+            params![name.prefix().unwrap_or(""), name.as_str(), counter],
+        )?;
+        Ok(MailboxRow { id: connection.last_insert_rowid(), counter, is_changed: true, ..MailboxRow::default() })
     }
 
     pub(super) fn write(&self, connection: &Connection) -> Result<()> {
-        connection
-            .prepare_cached(
-                "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
-                 max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10, idle_at = ?11 WHERE id = ?1",
-            )?
-            .execute(params![
+        connection.execute_cached(
+            "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
+             max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10, idle_at = ?11 WHERE id = ?1",
+            params![
                 self.id,
                 self.counter,
                 self.ready,
@@ -109,7 +92,8 @@ impl MailboxRow {
                 self.deduplication_window,
                 self.idle_expiry,
                 self.idle_at
-            ])?;
+            ],
+        )?;
         Ok(())
     }
 
@@ -175,11 +159,11 @@ impl MailboxRow {
         let due: [Option<i64>; 3] = connection
             .prepare_cached(
                 "SELECT (SELECT due FROM message INDEXED BY message_due \
-                  WHERE mailbox = ?1 AND state >= 2 ORDER BY due LIMIT 1), \
+                 WHERE mailbox = ?1 AND state >= 2 ORDER BY due LIMIT 1), \
                  (SELECT expires_at FROM message INDEXED BY message_expiring \
-                  WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT 1), \
+                 WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT 1), \
                  (SELECT until FROM deduplication INDEXED BY deduplication_until \
-                  WHERE mailbox = ?1 ORDER BY until LIMIT 1)",
+                 WHERE mailbox = ?1 ORDER BY until LIMIT 1)",
             )?
             .query_row([self.id], |found| Ok([found.get(0)?, found.get(1)?, found.get(2)?]))?;
         self.next_due = due.into_iter().flatten().min();

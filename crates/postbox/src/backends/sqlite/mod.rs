@@ -18,6 +18,7 @@ mod mailbox_state;
 mod plan_tests;
 mod replies;
 mod schema;
+mod statements;
 mod transaction;
 mod writer;
 
@@ -31,6 +32,7 @@ pub use self::config::{SqliteConfig, Synchronous};
 use self::mailbox::{SqliteMailbox, send_result};
 use self::mailbox_row::RowCache;
 use self::replies::SqliteReplyStore;
+use self::statements::Statements as _;
 use self::transaction::Transaction;
 use self::writer::Writer;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Outgoing};
@@ -211,7 +213,7 @@ pub(crate) fn send_within(
     }
     let store = || {
         // Changes nothing, but takes the lock for writing: SQLite waits for it only before the first read.
-        connection.prepare_cached("UPDATE meta SET value = value WHERE key = ''")?.execute([])?;
+        connection.execute_cached("UPDATE meta SET value = value WHERE key = ''", [])?;
         let mut transaction = Transaction::start(connection, FileClock::new(clock).now(), RowCache::default())?;
         let outcome = transaction.with_new_mailbox(name, settings, |mailbox| mailbox.send(message))?;
         transaction.finish()?;

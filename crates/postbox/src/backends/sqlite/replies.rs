@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::params;
 
 use super::Inner;
 use super::clock::milliseconds;
 use super::mailbox_row::millis;
 use super::mailbox_state::moment;
+use super::statements::Statements as _;
 use super::transaction::{Event, Transaction};
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
@@ -36,12 +37,10 @@ impl fmt::Debug for SqliteReplyStore {
 
 /// The entry, with its state at the transaction's moment.
 fn read(transaction: &Transaction<'_>, id: &ReplyId) -> rusqlite::Result<Option<ReplyEntry>> {
-    transaction
-        .connection()
-        .prepare_cached(
-            "SELECT state, value, content_type, created_at, expires_at, resolved_at FROM reply WHERE id = ?1",
-        )?
-        .query_row([id.to_string()], |row| {
+    transaction.connection().query_first(
+        "SELECT state, value, content_type, created_at, expires_at, resolved_at FROM reply WHERE id = ?1",
+        [id.to_string()],
+        |row| {
             let (state, expires_at): (i64, i64) = (row.get(0)?, row.get(4)?);
             let state = match state {
                 _ if expires_at <= transaction.now() => ReplyState::Expired,
@@ -63,14 +62,14 @@ fn read(transaction: &Transaction<'_>, id: &ReplyId) -> rusqlite::Result<Option<
                 expires_at: moment(expires_at).into(),
                 resolved_at: row.get::<_, Option<i64>>(5)?.map(|at| moment(at).into()),
             })
-        })
-        .optional()
+        },
+    )
 }
 
 fn delete(transaction: &mut Transaction<'_>, id: &ReplyId) -> rusqlite::Result<bool> {
     transaction.note_time()?;
     transaction.wake_reply(id);
-    Ok(transaction.connection().prepare_cached("DELETE FROM reply WHERE id = ?1")?.execute([id.to_string()])? > 0)
+    Ok(transaction.connection().execute_cached("DELETE FROM reply WHERE id = ?1", [id.to_string()])? > 0)
 }
 
 impl ReplyStore for SqliteReplyStore {
@@ -78,15 +77,9 @@ impl ReplyStore for SqliteReplyStore {
         let ttl = millis(ttl);
         self.inner.writer.submit(move |transaction| {
             // Each new entry removes up to two old ones, so that the file does not grow without end.
-            transaction.connection()
-                .prepare_cached(
-                    "DELETE FROM reply WHERE id IN (SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT 2)",
-                )?
-                .execute([transaction.now() - GRACE])?;
+            transaction.connection().execute_cached("DELETE FROM reply WHERE id IN (SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT 2)", [transaction.now() - GRACE])?;
             let made = transaction
-                .connection()
-                .prepare_cached("INSERT OR IGNORE INTO reply (id, state, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![id.to_string(), PENDING, transaction.now(), transaction.now().saturating_add(ttl)])?;
+                .connection().execute_cached("INSERT OR IGNORE INTO reply (id, state, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)", params![id.to_string(), PENDING, transaction.now(), transaction.now().saturating_add(ttl)])?;
             transaction.note_time()?;
             Ok(made > 0)
         })
@@ -97,18 +90,10 @@ impl ReplyStore for SqliteReplyStore {
             Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
                 transaction.note_time()?;
                 transaction.wake_reply(&id);
-                transaction
-                    .connection()
-                    .prepare_cached(
-                        "UPDATE reply SET state = ?2, value = ?3, content_type = ?4, resolved_at = ?5 WHERE id = ?1",
-                    )?
-                    .execute(params![
-                        id.to_string(),
-                        RESOLVED,
-                        &value.body[..],
-                        value.content_type.as_str(),
-                        transaction.now()
-                    ])?;
+                transaction.connection().execute_cached(
+                    "UPDATE reply SET state = ?2, value = ?3, content_type = ?4, resolved_at = ?5 WHERE id = ?1",
+                    params![id.to_string(), RESOLVED, &value.body[..], value.content_type.as_str(), transaction.now()],
+                )?;
                 Ok(Resolved::Stored)
             }
             entry => Ok(Resolved::Refused(entry.map(|entry| entry.state))),
@@ -122,8 +107,7 @@ impl ReplyStore for SqliteReplyStore {
                 transaction.wake_reply(&id);
                 transaction
                     .connection()
-                    .prepare_cached("UPDATE reply SET state = ?2 WHERE id = ?1")?
-                    .execute(params![id.to_string(), CANCELLED])?;
+                    .execute_cached("UPDATE reply SET state = ?2 WHERE id = ?1", params![id.to_string(), CANCELLED])?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -150,12 +134,12 @@ impl ReplyStore for SqliteReplyStore {
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
         self.inner.writer.submit(move |transaction| {
-            let mut statement = transaction
-                .connection()
-                .prepare_cached("SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let rows = statement.query_map([transaction.now(), limit], |row| row.get::<_, String>(0))?;
-            rows.map(|id| Ok(ReplyId::from(id?))).collect()
+            transaction.connection().query_all(
+                "SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2",
+                [transaction.now(), limit],
+                |row| Ok(ReplyId::from(row.get::<_, String>(0)?)),
+            )
         })
     }
 

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Result};
 use super::clock::{Now, is_behind, restart_deadlines};
 use super::mailbox_row::{MailboxRow, RowCache};
 use super::mailbox_state::{MailboxState, remove_messages};
+use super::statements::Statements as _;
 use crate::backend::MailboxSettings;
 use crate::mailbox::id::ReplyId;
 use crate::resolver::address::MailboxName;
@@ -90,9 +91,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn note_time(&mut self) -> Result<()> {
         if self.now() >= self.cache.high_water.saturating_add(HIGH_WATER_INTERVAL) {
             self.cache.high_water = self.now();
-            self.connection
-                .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'")?
-                .execute([self.now()])?;
+            self.connection.execute_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'", [self.now()])?;
         }
         Ok(())
     }
@@ -171,20 +170,18 @@ impl<'a> Transaction<'a> {
             "DELETE FROM deduplication WHERE mailbox = ?1",
             "DELETE FROM mailbox WHERE id = ?1",
         ] {
-            self.connection.prepare_cached(statement)?.execute([mailbox])?;
+            self.connection.execute_cached(statement, [mailbox])?;
         }
         self.note_time()
     }
 
     /// Removes up to 16 idle mailboxes, except those that this transaction uses.
     fn remove_idle_mailboxes(&mut self) -> Result<()> {
-        let idle: Vec<i64> = self
-            .connection
-            .prepare_cached(
-                "SELECT id FROM mailbox WHERE idle_at IS NOT NULL AND idle_at <= ?1 ORDER BY idle_at LIMIT 16",
-            )?
-            .query_map([self.now()], |found| found.get(0))?
-            .collect::<Result<_>>()?;
+        let idle: Vec<i64> = self.connection.query_all(
+            "SELECT id FROM mailbox WHERE idle_at IS NOT NULL AND idle_at <= ?1 ORDER BY idle_at LIMIT 16",
+            [self.now()],
+            |found| found.get(0),
+        )?;
         let in_use: Vec<i64> = self.rows.values().map(|row| row.id).collect();
         idle.into_iter().filter(|id| !in_use.contains(id)).try_for_each(|id| self.remove_mailbox(id))
     }
@@ -192,8 +189,7 @@ impl<'a> Transaction<'a> {
     /// The prefixes and names of all mailboxes.
     pub(super) fn list(&mut self) -> Result<Vec<(String, String)>> {
         self.remove_idle_mailboxes()?;
-        let mut statement = self.connection.prepare_cached("SELECT prefix, name FROM mailbox ORDER BY prefix, name")?;
-        let rows = statement.query_map([], |found| Ok((found.get(0)?, found.get(1)?)))?;
-        rows.collect()
+        let names = "SELECT prefix, name FROM mailbox ORDER BY prefix, name";
+        self.connection.query_all(names, [], |found| Ok((found.get(0)?, found.get(1)?)))
     }
 }

@@ -16,6 +16,7 @@ use super::clock::FileClock;
 use super::error::{from_sqlite, is_busy};
 use super::file::LockWait;
 use super::mailbox_row::RowCache;
+use super::statements::Statements as _;
 use super::transaction::{Event, Transaction, Wakeups};
 use crate::error::Error;
 use crate::mailbox::operation::{Answer, thread_waits};
@@ -151,19 +152,11 @@ impl Writer {
         &self,
         act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        self.run_or_enqueue(act, None)
+        self.submit_or(act, None)
     }
 
-    /// The same; `undelivered` gets the result if the caller has stopped waiting for it.
+    /// The same. `undelivered` gets the result if the caller has stopped waiting for it.
     pub(super) fn submit_or<T: Send + 'static>(
-        &self,
-        act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-        undelivered: impl FnOnce(T) + Send + 'static,
-    ) -> Answer<Result<T, Error>> {
-        self.run_or_enqueue(act, Some(Box::new(undelivered)))
-    }
-
-    fn run_or_enqueue<T: Send + 'static>(
         &self,
         mut act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         undelivered: Option<oneshot::Undelivered<T>>,
@@ -214,8 +207,8 @@ impl Writer {
     /// A number that changes when another connection has changed the file.
     fn data_version(&self) -> i64 {
         let file = self.lock();
-        let version = file.connection.prepare_cached("PRAGMA data_version");
-        version.and_then(|mut version| version.query_row([], |row| row.get(0))).unwrap_or(-1)
+        let version = file.connection.query_first("PRAGMA data_version", [], |row| row.get(0));
+        version.ok().flatten().unwrap_or(-1)
     }
 
     fn run(&self) {
@@ -332,7 +325,7 @@ impl File {
         act: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<(T, Wakeups), Failure> {
         let File { connection, clock, cache } = self;
-        let begin = || connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]);
+        let begin = || connection.execute_cached("BEGIN IMMEDIATE", []);
         let mut lock = LockWait::until(deadline);
         while let Err(error) = begin() {
             if !lock.wait(&error) {
@@ -345,7 +338,7 @@ impl File {
             let mut transaction = Transaction::start(connection, clock.now(), old_cache)?;
             let value = act(&mut transaction)?;
             let (wakeups, new_cache) = transaction.finish()?;
-            connection.prepare_cached("COMMIT")?.execute([])?;
+            connection.execute_cached("COMMIT", [])?;
             Ok((value, wakeups, new_cache))
         };
         let done = match catch_unwind(AssertUnwindSafe(work)) {
