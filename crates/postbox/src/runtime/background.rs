@@ -1,7 +1,7 @@
-//! The thread that all backends share: it rings alarms and runs small background tasks that never block.
+//! The background thread of the process: it rings alarms, and runs small tasks that never block.
 //!
-//! It starts with the first alarm or task and stays for the life of the process. If the process cannot start a thread, an
-//! operation that needs it fails, and tasks and alarms wait for a later attempt.
+//! The first alarm or task starts the thread, which ends with the process. If the thread cannot be started, operations
+//! that need it fail, and alarms and tasks wait until a later start succeeds.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,7 +12,7 @@ use std::task::{Context, Wake, Waker};
 
 use crate::error::Error;
 use crate::runtime::clock::{Alarm, Alarms, Clock, Moment, SystemClock};
-use crate::runtime::{lock, survive, unpoisoned, wake};
+use crate::runtime::{catch_panic, lock, unpoisoned, wake};
 
 struct Shared {
     state: Mutex<State>,
@@ -25,7 +25,7 @@ struct Shared {
 struct State {
     alarms: Alarms,
     ready: VecDeque<Arc<Task>>,
-    /// Until when the thread sleeps. Alarms for later need not wake it: it will look then.
+    /// When the sleep of the thread ends. The thread is not woken for a later alarm.
     sleeps_until: Option<Moment>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn set_alarm(at: Moment, waker: Waker) -> Alarm {
     let alarm = state.alarms.set(at, waker);
     drop(state);
     if is_early {
-        tell();
+        wake_thread();
     }
     alarm
 }
@@ -59,22 +59,22 @@ pub(crate) fn cancel_alarm(alarm: Alarm) {
 type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Task {
-    /// `None` when it has ended.
+    /// `None` when the task has ended.
     future: Mutex<Option<Background>>,
-    queued: AtomicBool,
+    is_enqueued: AtomicBool,
 }
 
-/// Runs a future on the background thread. It must not block: everything else of this crate waits meanwhile.
+/// Runs a future on the background thread. It must not block, since all alarms and other tasks would wait.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
-    let task = Task { future: Mutex::new(Some(Box::pin(future))), queued: AtomicBool::new(false) };
+    let task = Task { future: Mutex::new(Some(Box::pin(future))), is_enqueued: AtomicBool::new(false) };
     Arc::new(task).wake();
 }
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
+        if !self.is_enqueued.swap(true, Ordering::AcqRel) {
             lock_state().ready.push_back(self);
-            tell();
+            wake_thread();
         }
     }
 
@@ -83,14 +83,14 @@ impl Wake for Task {
     }
 }
 
-fn tell() {
+fn wake_thread() {
     if let Err(error) = start() {
-        tracing::error!(%error, "tasks and alarms wait until the background thread can be started");
+        tracing::error!(%error, "alarms and tasks wait until the background thread can be started");
     }
     SHARED.changed.notify_one();
 }
 
-/// Starts the thread unless it runs. An operation calls this before it waits for an alarm or a task.
+/// Starts the thread unless it runs. Operations call this before they wait for an alarm or a task.
 ///
 /// # Errors
 /// [`Error::Connection`] if the process cannot start a thread.
@@ -105,9 +105,9 @@ pub(crate) fn start() -> Result<(), Error> {
     let thread = std::thread::Builder::new().name("postbox".into());
     thread
         .spawn(|| {
-            // A panic interrupts no change of the state, so the thread goes on.
+            // No change of the state can panic, so the thread continues after a panic of a task or a waker.
             loop {
-                survive(run);
+                catch_panic(run);
             }
         })
         .map_err(|error| Error::connection(format!("cannot start the background thread: {error}")))?;
@@ -121,8 +121,8 @@ fn run() {
         let due = state.alarms.take_due(SystemClock.now());
         let ready = std::mem::take(&mut state.ready);
         if due.is_empty() && ready.is_empty() {
-            // Until the first alarm is due. If that is taken back, the thread wakes for nothing, once: cheaper than being
-            // woken at each new one.
+            // If the first alarm is cancelled, the thread wakes once without need, which costs less than a wake-up at
+            // each new alarm.
             let first = state.alarms.first();
             state.sleeps_until = Some(first.unwrap_or(Moment::from_nanos(u64::MAX)));
             state = match first {
@@ -143,17 +143,17 @@ fn run() {
 }
 
 fn poll(task: Arc<Task>) {
-    // Before the poll: a wake-up during it queues the task again.
-    task.queued.store(false, Ordering::Release);
+    // Cleared before the poll, so that a wake-up during the poll enqueues the task again.
+    task.is_enqueued.store(false, Ordering::Release);
     let waker = Waker::from(Arc::clone(&task));
     let mut future = lock(&task.future);
     let Some(running) = future.as_mut() else { return };
     let mut ended = true;
-    survive(|| ended = running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    catch_panic(|| ended = running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     if ended {
-        let gone = future.take();
+        let ended_future = future.take();
         drop(future);
-        survive(|| drop(gone));
+        catch_panic(|| drop(ended_future));
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Its drop panics, too.
+    /// Panics when it is dropped.
     struct Payload;
 
     impl Drop for Payload {
