@@ -12,7 +12,7 @@ use super::engine::Engine;
 use super::handler::{HandlerError, Next};
 use super::in_flight::InFlight;
 
-use super::{Backoff, LoopEvent};
+use super::{Backoff, LoopEvent, LoopReport};
 use crate::error::Error;
 use crate::mailbox::codec::{Codec, Decode, Encode};
 use crate::mailbox::id::MessageId;
@@ -106,10 +106,7 @@ where
         };
         match sent {
             Ok(true) => self.stats.count(|report| &mut report.succeeded),
-            Ok(false) => match lease.acknowledge().await {
-                Ok(()) => self.stats.count(|report| &mut report.succeeded),
-                Err(error) => self.unfinished(&lease.id, &error),
-            },
+            Ok(false) => self.settled(lease, lease.acknowledge().await, |report| &mut report.succeeded),
             Err(error @ Error::ReceiptHandleExpired { .. }) => self.unfinished(&lease.id, &error),
             Err(error) => {
                 warn!(id = %lease.id, %error, "the answer could not be sent");
@@ -125,7 +122,7 @@ where
         }
     }
 
-    /// Sends the answer, and gives it back. `true` if the message is finished by that.
+    /// Sends an answer, and returns it. `true` if that has also finished the message.
     async fn send(&self, lease: &Lease<R, C>, answer: R) -> (Result<bool, Error>, R) {
         let sent = if lease.expects_reply() {
             match lease.reply(&answer).await {
@@ -133,7 +130,7 @@ where
                     error
                     @ (Error::ReplyAlreadySent { .. } | Error::ReplyCancelled { .. } | Error::ReplyExpired { .. }),
                 ) => {
-                    debug!(id = %lease.id, %error, "the answer is not wanted any more; the message is finished");
+                    debug!(id = %lease.id, %error, "the requester no longer waits for the answer; the message is finished");
                     Ok(true)
                 }
                 replied => replied.map(|()| true),
@@ -163,15 +160,8 @@ where
             Next::DeadLetter => self.dead_letter(lease, &error.to_string()).await,
             Next::RetryAfter(after) => self.retry(lease, &error.to_string(), after).await,
             Next::Retry => self.retry(lease, &error.to_string(), self.options.backoff.after(delivery_count)).await,
-            Next::GiveBack => self.given_back(lease, lease.nack().await),
-            Next::Release => self.given_back(lease, lease.release().await),
-        }
-    }
-
-    fn given_back(&self, lease: &Lease<R, C>, result: Result<(), Error>) {
-        match result {
-            Ok(()) => self.stats.count(|report| &mut report.given_back),
-            Err(error) => self.unfinished(&lease.id, &error),
+            Next::GiveBack => self.settled(lease, lease.nack().await, |report| &mut report.given_back),
+            Next::Release => self.settled(lease, lease.release().await, |report| &mut report.given_back),
         }
     }
 
@@ -181,15 +171,17 @@ where
             return self.dead_letter(lease, reason).await;
         }
         let after = after.min(self.mailbox.limits().max_visibility);
-        match lease.nack().visibility_timeout(after).await {
-            Ok(()) => self.stats.count(|report| &mut report.retried),
-            Err(error) => self.unfinished(&lease.id, &error),
-        }
+        self.settled(lease, lease.nack().visibility_timeout(after).await, |report| &mut report.retried);
     }
 
     async fn dead_letter(&self, lease: &Lease<R, C>, reason: &str) {
-        match lease.dead_letter(reason).await {
-            Ok(()) => self.stats.count(|report| &mut report.dead_lettered),
+        self.settled(lease, lease.dead_letter(reason).await, |report| &mut report.dead_lettered);
+    }
+
+    /// Counts a message that was settled, or reports that it could not be.
+    fn settled(&self, lease: &Lease<R, C>, result: Result<(), Error>, field: impl FnOnce(&mut LoopReport) -> &mut u64) {
+        match result {
+            Ok(()) => self.stats.count(field),
             Err(error) => self.unfinished(&lease.id, &error),
         }
     }

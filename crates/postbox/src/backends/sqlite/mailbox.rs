@@ -1,4 +1,4 @@
-//! One mailbox in a file.
+//! A handle of a mailbox in a file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl fmt::Debug for SqliteMailbox {
     }
 }
 
-/// A message as this mailbox's `send` answers it.
+/// The result of a send.
 pub(super) fn send_result(outcome: SendOutcome, id: &MessageId, mailbox: &MailboxName) -> Result<MessageId, Error> {
     match outcome {
         SendOutcome::Stored(id) => Ok(id),
@@ -56,7 +56,7 @@ impl SqliteMailbox {
         &self.inner.writer
     }
 
-    /// Does something in a transaction. The handle's first operation also writes its settings.
+    /// Runs an operation in a transaction. The handle's first operation also writes its settings.
     fn submit<T: Send + 'static>(
         &self,
         act: impl FnMut(&mut Transaction<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
@@ -64,7 +64,7 @@ impl SqliteMailbox {
         self.note_configured(self.writer().submit(self.with_settings(act)))
     }
 
-    /// Does something to the mailbox. If there is none, the answer is the default one.
+    /// Runs an operation on the mailbox. If the mailbox does not exist, the result is the default value.
     fn submit_to_mailbox<T: Default + Send + 'static>(
         &self,
         mut act: impl FnMut(&mut MailboxState<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -86,7 +86,7 @@ impl SqliteMailbox {
         }
     }
 
-    /// The settings are in the file when the operation that writes them has succeeded.
+    /// Notes that the settings are in the file, if the operation that writes them has succeeded.
     fn note_configured<T: Send + 'static>(&self, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
         if self.is_configured.load(Ordering::SeqCst) {
             return answer;
@@ -111,7 +111,7 @@ impl SqliteMailbox {
         });
         done.map(move |done| match done {
             Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
-            // A mailbox that does not exist has settled none of them.
+            // If the mailbox does not exist, no delivery was settled.
             Ok(done) => {
                 let mut done = done.into_iter();
                 let mut result = |id| match done.next() {

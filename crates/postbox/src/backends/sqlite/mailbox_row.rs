@@ -1,4 +1,4 @@
-//! A mailbox as a row of its table, and the rows that one transaction leaves to the next.
+//! The row of a mailbox, and the cache of rows that a transaction leaves to the next one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) struct MailboxRow {
     pub(super) is_changed: bool,
     /// Nothing in the mailbox is due before this moment; `None` if nothing is due at all.
     next_due: Option<i64>,
-    /// How many waiters the transaction wakes: one for each message that became deliverable, or that will at a new moment.
+    /// The number of waiters that the commit wakes: one for each message that became deliverable, or got a new due time.
     pub(super) wakeups: u64,
 }
 
@@ -109,7 +109,7 @@ impl MailboxRow {
         self.ready + self.delayed + self.leased
     }
 
-    /// Takes over the settings that are given; the others stay as they are.
+    /// Applies the settings that are given. The others stay as they are.
     pub(super) fn configure(&mut self, settings: &MailboxSettings) {
         let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         let before = (self.max_size, self.max_deliveries, self.deduplication_window, self.idle_expiry);
@@ -124,7 +124,7 @@ impl MailboxRow {
         self.idle_at.is_some_and(|at| at <= now)
     }
 
-    /// The mailbox is used: its idle time begins again. Written only after an eighth of it, since it costs a write.
+    /// Starts the idle time anew, since the mailbox is used. At most eight times in that time, since each is a write.
     pub(super) fn mark_used(&mut self, now: i64) {
         let idle_at = self.idle_expiry.map(|idle| now.saturating_add(idle));
         let is_worth_a_write = match (self.idle_at, idle_at) {
@@ -185,7 +185,7 @@ impl MailboxRow {
 /// The most rows that are cached.
 const CACHED_ROWS: usize = 256;
 
-/// What a transaction knew of the file when it was committed. It holds until another connection changes the file.
+/// The rows that a transaction knew when it was committed. They are valid until another connection changes the file.
 ///
 /// A transaction takes the cache, and gives it back only if it is committed.
 #[derive(Default)]
@@ -198,8 +198,8 @@ pub(super) struct RowCache {
 }
 
 impl RowCache {
-    /// The cache, or a new one if another connection has changed the file. Called within a transaction, so that the answer
-    /// holds until its end.
+    /// The cache, or a new one if another connection has changed the file. Called within a transaction, so that the cache
+    /// is valid until its end.
     pub(super) fn refreshed(self, connection: &Connection) -> Result<Self> {
         let version = connection.prepare_cached("PRAGMA data_version")?.query_row([], |found| found.get(0))?;
         if self.data_version == Some(version) {

@@ -1,4 +1,4 @@
-//! One mailbox within a transaction: the verbs as statements. It does what the ledger does in memory.
+//! One mailbox within a transaction: the statements of each verb. They do what the ledger does in memory.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::backend::{Counts, DeadLetter, Delivery, Outgoing, Redrive};
 use crate::mailbox::id::{MessageId, ReceiptHandle};
 use crate::runtime::clock::Moment;
 
-/// How long a deduplication id is remembered unless the mailbox says it, in milliseconds.
+/// How long a deduplication id is remembered, unless the settings say otherwise. In milliseconds.
 const DEDUPLICATION_WINDOW: i64 = 300_000;
 
 /// A message that has left its state and is not yet in the next one.
@@ -25,7 +25,7 @@ pub(super) struct MailboxState<'a> {
     pub(super) row: &'a mut MailboxRow,
 }
 
-/// What a change of state needs to know of a message.
+/// The columns of a message that a change of state needs.
 struct MessageRef {
     seq: i64,
     state: i64,
@@ -43,7 +43,7 @@ pub(super) enum SendOutcome {
     Stored(MessageId),
     /// The mailbox holds its `max_size` already.
     Full(i64),
-    /// The caller's own id belongs to a message with another body.
+    /// The id that the caller chose belongs to a message with another body.
     IdInUse,
     NotAUuid,
 }
@@ -273,13 +273,13 @@ impl MailboxState<'_> {
             delivery.delivery_count += 1;
             delivery.receipt_handle = ReceiptHandle::from_u128(u128::from(*seq as u64) << 64 | number as u128);
         }
-        let next = if taken.is_empty() { self.next_moment_to_look()? } else { None };
+        let next = if taken.is_empty() { self.next_attempt()? } else { None };
         self.row.schedule((!taken.is_empty()).then_some(due));
         Ok((taken.into_iter().map(|(_, delivery)| delivery).collect(), next))
     }
 
-    /// When a waiter looks again: when a lease, a delay or an expiry ends, or often enough to keep the mailbox in use.
-    fn next_moment_to_look(&self) -> Result<Option<i64>> {
+    /// When a waiter receives again: when a lease, a delay or an expiry ends, or often enough to keep the mailbox in use.
+    fn next_attempt(&self) -> Result<Option<i64>> {
         let due: Option<i64> = self
             .connection.query_first("SELECT due FROM message INDEXED BY message_due WHERE mailbox = ?1 AND state >= 2 ORDER BY due, ord LIMIT 1", [self.row.id], |found| found.get(0))?;
         let expiry: Option<i64> = self.connection.query_first(
@@ -351,7 +351,7 @@ impl MailboxState<'_> {
         })
     }
 
-    /// Ends a lease as if the message had not been delivered: it is at its old place, and its count is as before.
+    /// Ends a lease as if the message had not been delivered: it is at its old position, with its old delivery count.
     pub(super) fn release(&mut self, handle: &ReceiptHandle) -> Result<bool> {
         self.settle(handle, |mailbox, message, _| {
             mailbox.row.leave_state(LEASED);
@@ -368,12 +368,12 @@ impl MailboxState<'_> {
         })
     }
 
-    /// A message that comes back from a lease may be past its expiry, which does not count while it is leased.
+    /// Has the next operation check expiries: a message may have expired while it was leased, when expiries do not count.
     fn check_expiry_next(&mut self) {
         self.row.expect_due(Some(i64::MIN));
     }
 
-    /// Makes a lease last at least so much longer from now. It is never made shorter.
+    /// Extends a lease to at least this time from now. A lease is never shortened.
     pub(super) fn extend(&mut self, handle: &ReceiptHandle, by: Duration) -> Result<bool> {
         self.settle(handle, |mailbox, message, due| {
             let until = mailbox.now + millis(by);
@@ -395,7 +395,7 @@ impl MailboxState<'_> {
         Counts::new(ready, delayed, leased, dead)
     }
 
-    /// Removes all messages, and returns how many.
+    /// Removes all messages, and returns their number.
     pub(super) fn purge(&mut self) -> Result<u64> {
         let removed = remove_messages(self.connection, self.row.id)?;
         (self.row.ready, self.row.delayed, self.row.leased) = (0, 0, 0);
@@ -417,7 +417,7 @@ impl MailboxState<'_> {
         )
     }
 
-    /// Makes dead letters visible again, up to the mailbox's `max_size`, and returns how many.
+    /// Makes dead letters visible again, up to the mailbox's `max_size`, and returns their number.
     pub(super) fn redrive(&mut self, which: &Redrive) -> Result<u64> {
         let room = self.row.max_size.map_or(i64::MAX, |most| (most - self.row.total()).max(0));
         let letter = |found: &Row<'_>| Ok((found.get(0)?, found.get(1)?));
@@ -456,7 +456,7 @@ impl MailboxState<'_> {
     }
 }
 
-/// Removes all messages of a mailbox, and returns how many. Together the partial indexes have the messages of all states.
+/// Removes all messages of a mailbox, and returns their number. The three partial indexes cover all states.
 pub(super) fn remove_messages(connection: &Connection, mailbox: i64) -> Result<usize> {
     let mut removed = 0;
     for statement in [

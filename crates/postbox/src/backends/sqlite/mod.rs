@@ -1,7 +1,7 @@
 //! Mailboxes in one file, durable, shared by processes. Feature `sqlite`.
 //!
-//! Each file has one connection and one thread. Operations that are submitted at the same time share a transaction and one
-//! wait for the disk. A blocking caller without company does its work on its own thread. While a caller waits for a message
+//! Each file has one connection and one thread. Operations that are submitted at the same time share a transaction, and so
+//! one wait for the disk. A lone blocking caller runs its operation on its own thread. While a caller waits for a message
 //! or a reply, the file is checked every 20 ms for changes by other processes.
 //!
 //! From a call to the disk: [`mailbox`](self::mailbox) submits an operation to the [`writer`](self::writer), which runs it in
@@ -78,7 +78,7 @@ impl Drop for Inner {
 /// The open files: two opens of one file share its connection and its thread.
 static OPEN: LazyLock<OpenStores<(Identity, SqliteConfig), Inner>> = LazyLock::new(OpenStores::default);
 
-/// Tells files apart, whatever they are called. A file that was deleted and made again is another one.
+/// Identifies a file, whatever its path. A file that was deleted and created again is another file.
 #[cfg(unix)]
 type Identity = (u64, u64);
 
@@ -97,8 +97,8 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 impl SqliteBackend {
-    /// Opens a file, and makes it if there is none: with the permissions 0600, so only its owner can read and write it.
-    /// What is sent is on the disk when `send` returns.
+    /// Opens a file, and creates it if it does not exist, with the permissions 0600: only its owner can read and write it.
+    /// A message is on the disk when `send` returns.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
@@ -106,7 +106,7 @@ impl SqliteBackend {
         Self::open_with(path, SqliteConfig::default())
     }
 
-    /// Opens a file with a configuration, or with another durability.
+    /// Opens a file with a configuration.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
@@ -117,7 +117,7 @@ impl SqliteBackend {
         if let Some(inner) = known.filter(|inner| is_usable(inner)) {
             return Ok(SqliteBackend { inner });
         }
-        // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
+        // Without the lock of the registry, since this may wait for a lock of the file.
         let connection = file::open(path, config)?;
         let start = || Inner::start(path, connection, config, SystemClock::shared());
         let inner = match identity(path) {
@@ -127,7 +127,7 @@ impl SqliteBackend {
         Ok(SqliteBackend { inner })
     }
 
-    /// Opens a file with a clock that a test moves. It shares nothing with other opens of the file.
+    /// Opens a file with a clock that a test moves. Other opens of the file do not share its connection.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
@@ -195,7 +195,7 @@ impl Backend for SqliteBackend {
     }
 }
 
-/// Stores a message within a transaction of the caller's. Waiters notice it when that is committed.
+/// Stores a message within a transaction of the caller. Waiters notice the message after the commit.
 pub(crate) fn send_within(
     connection: &rusqlite::Connection,
     clock: Arc<dyn Clock>,
@@ -204,7 +204,7 @@ pub(crate) fn send_within(
     message: &Outgoing,
 ) -> Result<MessageId, Error> {
     if connection.is_autocommit() {
-        // Each statement would be a transaction of its own, and the counts of the mailbox would go wrong.
+        // Each statement would be a transaction of its own, and the counts of the mailbox would become wrong.
         return Err(Error::invalid(
             "connection",
             "without a transaction",
@@ -212,7 +212,7 @@ pub(crate) fn send_within(
         ));
     }
     let store = || {
-        // Changes nothing, but takes the lock for writing: SQLite waits for it only before the first read.
+        // Changes nothing, and takes the write lock, for which SQLite waits only before the first read.
         connection.execute_cached("UPDATE meta SET value = value WHERE key = ''", [])?;
         let mut transaction = Transaction::start(connection, FileClock::new(clock).now(), RowCache::default())?;
         let outcome = transaction.with_new_mailbox(name, settings, |mailbox| mailbox.send(message))?;

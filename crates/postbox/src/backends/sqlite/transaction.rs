@@ -1,4 +1,4 @@
-//! One transaction: its moment, and the mailboxes that it touches.
+//! One transaction: its time, and the rows of its mailboxes.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub(super) struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Starts work in a transaction that SQLite has begun.
+    /// Starts in a transaction that SQLite has begun.
     pub(super) fn start(connection: &'a Connection, clock: Now, cache: RowCache) -> Result<Self> {
         let mut cache = cache.refreshed(connection)?;
         if is_behind(clock.millis, cache.high_water) {
@@ -87,7 +87,7 @@ impl<'a> Transaction<'a> {
         self.wakeups.push((Event::Reply(id.clone()), u64::MAX));
     }
 
-    /// Notes in the file that this moment was seen. Every change calls it; it writes once a second.
+    /// Writes the time to the file, at most once a second. Every change calls it.
     pub(super) fn note_time(&mut self) -> Result<()> {
         if self.now() >= self.cache.high_water.saturating_add(HIGH_WATER_INTERVAL) {
             self.cache.high_water = self.now();
@@ -96,7 +96,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Does something to a mailbox, after what is due in it. `None` if there is no such mailbox.
+    /// Runs an operation on a mailbox, after the transitions that are due. `None` if the mailbox does not exist.
     pub(super) fn with_mailbox<T>(
         &mut self,
         name: &MailboxName,
@@ -108,7 +108,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The same, and makes the mailbox with these settings if there is none.
+    /// The same. Creates the mailbox with these settings if it does not exist.
     pub(super) fn with_new_mailbox<T>(
         &mut self,
         name: &MailboxName,
@@ -140,7 +140,7 @@ impl<'a> Transaction<'a> {
         result
     }
 
-    /// Takes the row of a mailbox out of the transaction. A mailbox that is idle is removed, and is not there.
+    /// Takes the row of a mailbox out of the transaction. A mailbox that is idle is deleted, and does not exist then.
     fn take_row(&mut self, name: &MailboxName) -> Result<Option<MailboxRow>> {
         if let Some(row) = self.rows.remove(name) {
             return Ok(Some(row));

@@ -1,5 +1,5 @@
-//! The one connection to a file, and its thread. Operations that are submitted at the same time share a transaction, and so
-//! one wait for the disk.
+//! The writer of a file: its connection and its thread. Operations that are submitted at the same time share a
+//! transaction, and so one wait for the disk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -30,12 +30,11 @@ const MAX_BATCH: usize = 512;
 
 /// An operation that waits for its transaction.
 trait Operation: Send {
-    /// Does it. Called again if its transaction was rolled back because of another operation.
+    /// Runs the operation. Called again if the transaction was rolled back because of another operation.
     fn run(&mut self, transaction: &mut Transaction<'_>) -> rusqlite::Result<()>;
-    /// Hands out the result of a transaction that was committed, or the error of one that was not. Returns the waker of
-    /// the caller.
+    /// Sends the result after the commit, or the error of the transaction. Returns the waker of the caller.
     fn complete(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker>;
-    /// When it was submitted. Its wait for the file's lock began then.
+    /// When the operation was submitted. The wait for the file's lock is counted from then.
     fn submitted_at(&self) -> Instant;
 }
 
@@ -70,7 +69,7 @@ where
     }
 }
 
-/// The connection, its clock, and what the last transaction leaves to the next.
+/// The connection, its clock, and the row cache, which the last transaction leaves to the next.
 struct File {
     connection: Connection,
     clock: FileClock,
@@ -84,10 +83,10 @@ enum Failure {
     Panic,
 }
 
-/// What callers and the writer's thread share.
+/// The state that callers and the writer's thread share.
 pub(super) struct Writer {
     operations: UnboundedMailbox<Box<dyn Operation>>,
-    /// How many operations were enqueued and are not done. A blocking caller does not overtake them.
+    /// The number of enqueued operations that are not done. A blocking caller does not overtake them.
     enqueued: AtomicUsize,
     file: Mutex<File>,
     /// Whether the last transaction had more than one operation.
@@ -115,7 +114,7 @@ impl Writer {
             path,
             busy_timeout,
         });
-        /// Fails what is left when the thread ends, however it ends.
+        /// Dropped when the thread ends, also by a panic. Fails the operations that are left.
         struct Ending(Arc<Writer>);
         impl Drop for Ending {
             fn drop(&mut self) {
@@ -147,7 +146,7 @@ impl Writer {
         self.operations.is_closed()
     }
 
-    /// Does something in a transaction. It is on the disk when the answer is ready.
+    /// Runs an operation in a transaction. Its changes are on the disk when the answer is ready.
     pub(super) fn submit<T: Send + 'static>(
         &self,
         act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -161,7 +160,7 @@ impl Writer {
         mut act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         undelivered: Option<oneshot::Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
-        // A blocking caller without company does its own work: that saves two changes of threads.
+        // A lone blocking caller runs its operation on its own thread, which saves two thread switches.
         if thread_waits()
             && !self.is_shared.load(Ordering::Relaxed)
             && self.enqueued.load(Ordering::Acquire) == 0
@@ -242,8 +241,8 @@ impl Writer {
         }
     }
 
-    /// Adds the operations that wait to a batch. If the last batch was larger, its callers have just been answered: the
-    /// thread yields to them, as long as that brings more operations, so that the next batch is as large again.
+    /// Adds the enqueued operations to a batch. If the last batch was larger, its callers have just been answered, so the
+    /// thread yields as long as that brings more operations. The next batch is then as large as the last.
     fn gather(&self, batch: &mut Vec<Box<dyn Operation>>, last_batch: usize) {
         let mut before = 0;
         loop {
@@ -268,7 +267,8 @@ impl Writer {
                 self.wake(wakeups);
                 wake_all(batch.into_iter().filter_map(|operation| operation.complete(Ok(()))));
             }
-            // One operation may have failed all of them: each is done by itself. A busy file is busy for each.
+            // One operation may have made the others fail, so each runs in a transaction of its own. If the file is
+            // locked, all would fail again.
             Err(failure) if batch.len() > 1 && !failure.is_busy() => {
                 for operation in batch {
                     self.commit(self.lock(), vec![operation]);
@@ -318,7 +318,7 @@ impl Failure {
 }
 
 impl File {
-    /// Does something in one transaction, and returns the waiters to wake. Waits for the file's lock until `deadline`.
+    /// Runs operations in one transaction, and returns the waiters to wake. Waits for the file's lock until `deadline`.
     fn transaction<T>(
         &mut self,
         deadline: Instant,
@@ -332,7 +332,7 @@ impl File {
                 return Err(Failure::Sqlite(error));
             }
         }
-        // If the transaction fails, what is cached may not be in the file.
+        // If the transaction fails, the cache may not match the file.
         let old_cache = std::mem::take(cache);
         let work = || {
             let mut transaction = Transaction::start(connection, clock.now(), old_cache)?;
@@ -425,7 +425,7 @@ mod tests {
         assert!(matches!(waiting.join().unwrap(), Err(Error::Connection { .. })));
     }
 
-    /// A task of an executor that panics when it is woken.
+    /// A waker that panics.
     struct Panics;
 
     impl std::task::Wake for Panics {
