@@ -45,7 +45,8 @@ pub(super) struct RedisClient {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Commands,
-    /// Sends that wait for replicas. WAIT blocks all later commands of its connection.
+    /// Sends that wait for replicas. WAIT blocks all later commands of its connection, and no other operation should
+    /// wait for that.
     DurableSends,
     /// A server limits what may be queued for a connection that subscribes (32 MiB), so no message
     /// uses this one.
