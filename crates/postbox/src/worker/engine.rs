@@ -71,7 +71,7 @@ where
     });
     let _stop = StopOnDrop(engine.abort.clone());
     engine.publish(|| LoopEvent::Started { mailbox: engine.mailbox.name().clone() });
-    let result = drive(&engine, &handle.control).await;
+    let result = engine.drive(&handle.control).await;
     engine.wait_for_returns().await;
     let report = engine.stats.report();
     engine.publish(|| LoopEvent::Stopped { report });
@@ -111,57 +111,85 @@ fn check<T, R, C>(mailbox: &Mailbox<T, R, C>, options: &LoopOptions<R, C>) -> Re
     Ok(())
 }
 
-async fn drive<T, R, C>(engine: &Arc<Engine<T, R, C>>, control: &UnboundedMailbox<Control>) -> Result<(), Error>
+impl<T, R, C> Engine<T, R, C>
 where
     T: Send + 'static,
     R: Send + 'static,
     C: Codec + Encode<R> + Decode<T>,
 {
-    let mut workers = Box::pin(all_workers(Arc::clone(engine)).fuse());
-    let end = {
-        let mut fetching = std::pin::pin!(fetch(engine, control));
-        poll_fn(|context| {
-            // While the fetcher runs, workers end only if the executor that they were spawned on ends.
-            if workers.as_mut().poll(context).is_ready() {
-                return Poll::Ready(FetchEnd::Shutdown);
+    /// Runs the fetcher and the workers until the loop ends.
+    async fn drive(self: &Arc<Self>, control: &UnboundedMailbox<Control>) -> Result<(), Error> {
+        let mut workers = Box::pin(Arc::clone(self).run_workers().fuse());
+        let end = {
+            let mut fetching = std::pin::pin!(fetch(self, control));
+            poll_fn(|context| {
+                // While the fetcher runs, workers end only if the executor that they were spawned on ends.
+                if workers.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(FetchEnd::Shutdown);
+                }
+                fetching.as_mut().poll(context)
+            })
+            .await
+        };
+        let mut deadline = match &end {
+            FetchEnd::Done => {
+                self.buffer.close();
+                None
             }
-            fetching.as_mut().poll(context)
-        })
-        .await
-    };
-    let mut deadline = match &end {
-        FetchEnd::Done => {
-            engine.buffer.close();
-            None
-        }
-        FetchEnd::Shutdown | FetchEnd::Failed(_) => Some(engine.stop()),
-    };
-    // Running handlers end. Unless it is a shutdown, the messages in the buffer are handled too.
-    loop {
-        if workers.is_terminated() {
-            return outcome(end);
-        }
-        match deadline.take() {
-            None => {
-                let mut command = None;
-                unless(async { command = control.recv().await.ok() }, workers.as_mut()).await;
-                match command {
-                    Some(Control::Shutdown) => deadline = Some(engine.stop()),
-                    other => apply_command(engine, other),
+            FetchEnd::Shutdown | FetchEnd::Failed(_) => Some(self.stop()),
+        };
+        // Running handlers end. Unless it is a shutdown, the messages in the buffer are handled too.
+        loop {
+            if workers.is_terminated() {
+                return outcome(end);
+            }
+            match deadline.take() {
+                None => {
+                    let mut command = None;
+                    unless(async { command = control.recv().await.ok() }, workers.as_mut()).await;
+                    match command {
+                        Some(Control::Shutdown) => deadline = Some(self.stop()),
+                        other => apply_command(self, other),
+                    }
+                }
+                Some(time) => {
+                    if unless(time, workers.as_mut()).await.is_none() {
+                        let running = self.stats.in_flight.load(Ordering::SeqCst);
+                        let mailbox = self.mailbox.name();
+                        warn!(%mailbox, running, "handlers did not end in time; their messages are given back");
+                        // Each worker ends at its next poll, and its guard gives the message back. A worker that blocks its
+                        // thread does not end: its lease is no longer extended.
+                        self.renewal.abandon_all();
+                        self.abort.cancel();
+                        let grace = Sleep::for_(Arc::clone(&self.mailbox.core.clock), Duration::from_secs(1));
+                        unless(grace, workers.as_mut()).await;
+                        return outcome(end);
+                    }
                 }
             }
-            Some(time) => {
-                if unless(time, workers.as_mut()).await.is_none() {
-                    let running = engine.stats.in_flight.load(Ordering::SeqCst);
-                    let mailbox = engine.mailbox.name();
-                    warn!(%mailbox, running, "handlers did not end in time; their messages are given back");
-                    // Each worker ends at its next poll, and its guard gives the message back. A worker that blocks its
-                    // thread does not end: its lease is no longer extended.
-                    engine.renewal.abandon_all();
-                    engine.abort.cancel();
-                    let grace = Sleep::for_(Arc::clone(&engine.mailbox.core.clock), Duration::from_secs(1));
-                    unless(grace, workers.as_mut()).await;
-                    return outcome(end);
+        }
+    }
+
+    /// Runs the workers until all have ended.
+    async fn run_workers(self: Arc<Self>) {
+        let worker = || {
+            let ended = WorkerEnd(Arc::clone(&self));
+            async move {
+                let engine = &ended.0;
+                unless(engine.abort.cancelled(), engine.work()).await;
+            }
+        };
+        match &self.options.spawn {
+            None => {
+                let mut workers: FuturesUnordered<_> = (0..self.options.concurrency).map(|_| worker()).collect();
+                while workers.next().await.is_some() {}
+            }
+            Some(spawn) => {
+                (0..self.options.concurrency).for_each(|_| spawn(Box::pin(worker())));
+                // All waits use one handle, so a notification between the check and the wait is not lost.
+                let progress = self.stats.progress.clone();
+                while self.live.load(Ordering::SeqCst) > 0 {
+                    progress.wait().await;
                 }
             }
         }
@@ -172,35 +200,6 @@ fn outcome(end: FetchEnd) -> Result<(), Error> {
     match end {
         FetchEnd::Failed(error) => Err(error),
         FetchEnd::Done | FetchEnd::Shutdown => Ok(()),
-    }
-}
-
-async fn all_workers<T, R, C>(engine: Arc<Engine<T, R, C>>)
-where
-    T: Send + 'static,
-    R: Send + 'static,
-    C: Codec + Encode<R> + Decode<T>,
-{
-    let worker = || {
-        let ended = WorkerEnd(Arc::clone(&engine));
-        async move {
-            let engine = &ended.0;
-            unless(engine.abort.cancelled(), engine.work()).await;
-        }
-    };
-    match &engine.options.spawn {
-        None => {
-            let mut workers: FuturesUnordered<_> = (0..engine.options.concurrency).map(|_| worker()).collect();
-            while workers.next().await.is_some() {}
-        }
-        Some(spawn) => {
-            (0..engine.options.concurrency).for_each(|_| spawn(Box::pin(worker())));
-            // All waits use one handle, so a notification between the check and the wait is not lost.
-            let progress = engine.stats.progress.clone();
-            while engine.live.load(Ordering::SeqCst) > 0 {
-                progress.wait().await;
-            }
-        }
     }
 }
 

@@ -157,14 +157,13 @@ impl Table {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
         match request.send().await {
             Ok(_) => Ok(true),
-            Err(SdkError::ServiceError(service)) if service.err().is_conditional_check_failed_exception() => {
-                let PutItemError::ConditionalCheckFailedException(refusal) = service.into_err() else {
-                    return Ok(false);
-                };
+            Err(error) => match error.as_service_error() {
                 // With this token, the item is from an attempt whose response was lost.
-                Ok(refusal.item.is_some_and(|item| read_text(&item, "token") == Some(&token)))
-            }
-            Err(error) => Err(self.error(error)),
+                Some(PutItemError::ConditionalCheckFailedException(refusal)) => {
+                    Ok(refusal.item.as_ref().is_some_and(|item| read_text(item, "token") == Some(&token)))
+                }
+                _ => Err(self.error(error)),
+            },
         }
     }
 
@@ -187,14 +186,9 @@ impl Table {
 
     /// The item of an update whose condition did not hold.
     fn refused(&self, error: SdkError<UpdateItemError>) -> Result<Option<Item>, Error> {
-        match error {
-            SdkError::ServiceError(service) if service.err().is_conditional_check_failed_exception() => {
-                match service.into_err() {
-                    UpdateItemError::ConditionalCheckFailedException(refusal) => Ok(refusal.item),
-                    _ => Ok(None),
-                }
-            }
-            error => Err(self.error(error)),
+        match error.as_service_error() {
+            Some(UpdateItemError::ConditionalCheckFailedException(refusal)) => Ok(refusal.item.clone()),
+            _ => Err(self.error(error)),
         }
     }
 
@@ -318,8 +312,10 @@ impl Table {
                 let is_counted = |item: Item| only_expired || read_text(&item, "state") != Some("taken");
                 Ok(response.attributes.is_some_and(is_counted))
             }
-            Err(error) if is_refused(&error) => Ok(false),
-            Err(error) => Err(self.error(error)),
+            Err(error) => match error.as_service_error() {
+                Some(DeleteItemError::ConditionalCheckFailedException(_)) => Ok(false),
+                _ => Err(self.error(error)),
+            },
         }
     }
 
@@ -350,8 +346,4 @@ impl Table {
         }
         Ok(expiries)
     }
-}
-
-fn is_refused(error: &SdkError<DeleteItemError>) -> bool {
-    error.as_service_error().is_some_and(DeleteItemError::is_conditional_check_failed_exception)
 }
