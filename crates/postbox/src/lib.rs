@@ -115,8 +115,9 @@ pub use self::worker::{ActorWorker, Backoff, Context, HandlerError, MainLoop, Wo
 pub mod aws {
     pub use {aws_config as config, aws_sdk_dynamodb as dynamodb, aws_sdk_sqs as sqs};
 
+    pub use crate::backends::aws::defaults;
     pub use crate::backends::dynamodb::DynamoDbReplyStore;
-    pub use crate::backends::sqs::{QueueSettings, SqsBackend, SqsBuilder, defaults};
+    pub use crate::backends::sqs::{QueueSettings, SqsBackend, SqsBuilder};
 }
 
 /// Time: the clock of a backend, which tests replace by a [`ManualClock`](crate::testing::ManualClock).

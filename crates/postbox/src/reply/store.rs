@@ -158,9 +158,3 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// existed is gone.
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>>;
 }
-
-/// Which of a number of parts of a store an entry is in. FNV-1a, since every program has to come to the same.
-#[cfg(any(feature = "redis", feature = "aws"))]
-pub(crate) fn shelf(id: &str, many: u32) -> u32 {
-    id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)) % many
-}

@@ -5,9 +5,14 @@ mod refusals;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future as _, IntoFuture as _};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postbox::sqlite::{SqliteBackend, rusqlite};
@@ -74,6 +79,43 @@ fn while_everybody_waits_no_thread_stays_awake() {
         let waited = runtime.block_on(async { mailbox.receive().wait_time(Duration::from_secs(1)).await });
         assert!(waited.unwrap().is_empty());
     });
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// SQLite reports no change to the connection that made it, so only the commit can wake this waiter.
+#[test]
+fn a_commit_wakes_a_waiter_before_the_send_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
+    let flag = Arc::new(Flag::default());
+    let waker = Waker::from(Arc::clone(&flag));
+    let mut received = mailbox.receive().wait_time(LONG).into_future();
+    let mut poll = || {
+        flag.0.store(false, Ordering::SeqCst);
+        Pin::new(&mut received).poll(&mut Context::from_waker(&waker))
+    };
+    // The first poll enqueues an attempt. The poll after its result waits for an event.
+    assert!(poll().is_pending());
+    while !flag.0.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    assert!(poll().is_pending());
+    assert!(!flag.0.load(Ordering::SeqCst), "there is no message yet");
+    mailbox.send(&1).blocking().unwrap();
+    assert!(flag.0.load(Ordering::SeqCst));
+    while poll().is_pending() {
+        while !flag.0.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]
