@@ -250,7 +250,7 @@ pub mod operation {
 /// `docs/sqlite.md` is the guide.
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
-    /// The library behind [`SqliteBackend`](self::SqliteBackend), for [`SendMessage::within`](crate::operation::SendMessage::within).
+    /// The library behind [`SqliteBackend`], for [`SendMessage::within`](crate::operation::SendMessage::within).
     pub use rusqlite;
 
     pub use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
