@@ -4,6 +4,27 @@
 //! and do not know the types that programs send. Codecs, limits, tracing, metrics and events are above these traits, once
 //! for all backends. The conformance suite (feature `conformance`) checks this contract.
 //!
+//! [`Connection::new`](crate::Connection::new) opens mailboxes on a backend. The verbs can also be called directly:
+//!
+//! ```
+//! use postbox::backend::{Backend, MailboxSettings, Outgoing, Receipt, Receive};
+//! use postbox::{ContentType, MailboxName, MemoryBackend};
+//! use std::time::Duration;
+//!
+//! let backend = MemoryBackend::new();
+//! let mailbox = backend.mailbox(&MailboxName::new("jobs")?, &MailboxSettings::default())?;
+//! mailbox.send(vec![Outgoing::new("resize cat.png".into(), ContentType::Unmarked)]).blocking().remove(0)?;
+//!
+//! let request = Receive::new(10, Duration::from_secs(30), Duration::ZERO);
+//! for delivery in mailbox.receive(request).blocking()? {
+//!     assert_eq!(delivery.body, "resize cat.png");
+//!     mailbox.acknowledge_one(&Receipt::new(delivery.id, delivery.receipt_handle)).blocking()?;
+//! }
+//! # Ok::<(), postbox::Error>(())
+//! ```
+//!
+//! `docs/writing-a-backend.md` is the guide for further backends.
+//!
 //! # Rules for every verb
 //!
 //! * **Batch first.** A verb takes a batch of entries, and returns a result for each, in their order. The failure of an
