@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Clock, Sleep};
-use crate::runtime::{catch_panic, lock, wake};
+use crate::runtime::{lock, wake};
 
 /// The waiters of a store, by the key of the event that they wait for.
 pub(crate) struct Waiters<K> {
@@ -85,7 +85,7 @@ impl<K: Clone + Eq + Hash> Waiters<K> {
         let lists: Vec<Arc<WaitList>> = lock(&self.lists).values().map(|(_, list)| Arc::clone(list)).collect();
         for list in lists {
             list.next_generation();
-            catch_panic(|| list.queue.wake_all());
+            crate::runtime::catch_panic(|| list.queue.wake_all());
         }
     }
 }
