@@ -40,32 +40,28 @@ extern crate alloc;
 extern crate std;
 
 mod actor;
-mod chunks;
-mod fifo;
-mod heap;
+#[cfg(feature = "std")]
+mod blocking;
 mod ledger;
-#[cfg(any(not(postbox_loom), test))]
-mod lock;
 mod mailbox;
 mod order;
-#[cfg(feature = "std")]
-mod park;
-mod priority;
+mod queue;
 pub mod shared;
+#[cfg(any(not(postbox_loom), test))]
+mod spin_lock;
 mod sync;
-mod wait;
+mod wait_queue;
 
 pub use self::actor::*;
-pub use self::fifo::Fifo;
+#[cfg(feature = "std")]
+pub use self::blocking::wait_for;
 pub use self::ledger::*;
 pub use self::mailbox::*;
 #[doc(hidden)]
 pub use self::order::Order;
-#[cfg(feature = "std")]
-pub use self::park::wait_for;
-pub use self::priority::{Priority, Rank};
+pub use self::order::{Fifo, Priority, Rank};
 pub use self::shared::mailbox::{Mailbox, MailboxConsumer};
 #[doc(hidden)]
 pub use self::sync::Lock;
 pub use self::sync::{SingleThread, ThreadSafe};
-pub use self::wait::{Ticket, WaitQueue};
+pub use self::wait_queue::{Ticket, WaitQueue};

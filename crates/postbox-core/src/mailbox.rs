@@ -6,8 +6,7 @@ use core::ops::Deref;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use crate::fifo::Fifo;
-use crate::priority::{Priority, Rank};
+use crate::order::{Fifo, Priority, Rank};
 use crate::shared::mailbox::{Mailbox, MailboxConsumer, MailboxOptions, OverflowPolicy, QueueMailbox, Signal};
 use crate::shared::queue::{QueueError, QueueSize};
 

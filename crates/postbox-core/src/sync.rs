@@ -11,7 +11,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 
 #[cfg(not(postbox_loom))]
-pub(crate) use crate::lock::{SpinGuard, SpinLock};
+pub(crate) use crate::spin_lock::{SpinGuard, SpinLock};
 #[cfg(not(postbox_loom))]
 pub(crate) use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -262,7 +262,7 @@ impl<T> Deref for Padded<T> {
     }
 }
 
-/// The lock of the model checker, with the interface of [`crate::lock`]. The spin lock itself has a model of its own.
+/// The lock of the model checker, with the interface of [`crate::spin_lock`]. The spin lock itself has a model of its own.
 #[cfg(postbox_loom)]
 mod model {
     use core::ops::{Deref, DerefMut};

@@ -13,27 +13,29 @@
 //! 4. A receipt belongs to one delivery. It is good until that lease ends, by whatever cause, and never again.
 //! 5. Of each group at most one message is ready or leased or on its way back; the others wait behind it.
 
-mod dead;
-mod due;
+mod dead_letters;
+mod deadline_heap;
 mod groups;
-mod ids;
+mod id_index;
+mod lease;
+mod list;
+mod send;
 mod slab;
 mod slot;
-mod terms;
 mod transitions;
+mod types;
 
-use alloc::borrow::Cow;
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use self::due::DueHeap;
+use self::deadline_heap::DueHeap;
 use self::groups::Groups;
-use self::ids::Ids;
+use self::id_index::Ids;
+use self::list::List;
 use self::slab::{NONE, Slab};
-use self::slot::{Expiry, Extras, List, Slot, State};
-pub use self::terms::{
+use self::slot::{Expiry, Slot, State};
+pub use self::types::{
     DELIVERIES_SPENT, Dead, Held, LedgerOptions, LedgerRefusal, Posted, Posting, Receipt, Stale, Tally,
 };
 
@@ -136,260 +138,6 @@ impl<M> Ledger<M> {
     /// Other settings, for what happens from now on.
     pub fn set_options(&mut self, options: LedgerOptions) {
         self.options = options;
-    }
-
-    /// Stores a message whose id is new.
-    ///
-    /// # Errors
-    /// [`LedgerRefusal::Full`] with the message, if there is no room.
-    pub fn send(&mut self, now: u64, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
-        self.advance(now);
-        match self.deduplicated(posting) {
-            Ok(posting) => self.store(posting),
-            Err(first) => Ok(Posted::Duplicate(first)),
-        }
-    }
-
-    /// Stores a message whose id the caller chose. If the ledger holds a message with that id, dead letters included, nothing is
-    /// stored: with the same content, as `is_same` tells, the answer is that message's id.
-    ///
-    /// ```
-    /// use postbox_core::{Ledger, LedgerRefusal, Posted, Posting};
-    ///
-    /// let mut ledger = Ledger::new(Default::default());
-    /// let send = |ledger: &mut Ledger<_>, message| ledger.send_once(0, Posting::new(7, message), |a, b| a == b);
-    /// assert_eq!(send(&mut ledger, "pay"), Ok(Posted::Stored));
-    /// assert_eq!(send(&mut ledger, "pay"), Ok(Posted::Duplicate(7)));
-    /// assert_eq!(send(&mut ledger, "pay twice"), Err(LedgerRefusal::IdInUse("pay twice")));
-    /// assert_eq!(ledger.tally(0).ready, 1);
-    /// ```
-    ///
-    /// # Errors
-    /// [`LedgerRefusal::IdInUse`] if the content differs, [`LedgerRefusal::Full`] if there is no room; both with the message.
-    pub fn send_once(
-        &mut self,
-        now: u64,
-        posting: Posting<'_, M>,
-        is_same: impl FnOnce(&M, &M) -> bool,
-    ) -> Result<Posted, LedgerRefusal<M>> {
-        self.advance(now);
-        let posting = match self.deduplicated(posting) {
-            Ok(posting) => posting,
-            Err(first) => return Ok(Posted::Duplicate(first)),
-        };
-        match self.held(posting.id).map(|held| is_same(held, &posting.message)) {
-            None => self.store(posting),
-            Some(true) => {
-                self.discarded.push(posting.message);
-                Ok(Posted::Duplicate(posting.id))
-            }
-            Some(false) => Err(LedgerRefusal::IdInUse(posting.message)),
-        }
-    }
-
-    /// The posting, or the id of the message that had its deduplication id first.
-    fn deduplicated<'a>(&mut self, posting: Posting<'a, M>) -> Result<Posting<'a, M>, u128> {
-        match posting.deduplication.and_then(|id| self.remembered.get(id)) {
-            Some((first, _)) => {
-                self.discarded.push(posting.message);
-                Err(*first)
-            }
-            None => Ok(posting),
-        }
-    }
-
-    fn store(&mut self, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
-        let now = self.now;
-        if !self.is_open() {
-            return Err(LedgerRefusal::Full(posting.message));
-        }
-        if let Some(id) = posting.deduplication {
-            let id: Arc<str> = id.into();
-            let until = now.saturating_add(self.options.deduplication_window);
-            self.forgotten_at.insert((until, Arc::clone(&id)));
-            self.quiet_until = self.quiet_until.min(until);
-            self.remembered.insert(id, (posting.id, until));
-        }
-        let extras = (posting.group.is_some() || posting.expires_at.is_some()).then(|| {
-            self.counter += 1;
-            let group = posting.group.map(|name| self.groups.name(name));
-            Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.counter })
-        });
-        let slot = self.slots.vacancy().fill(Slot::new(posting.id, posting.message, now, extras));
-        self.remember_id(posting.id, slot);
-        if posting.visible_at > now {
-            // Of two with one id the first is the one that can be cancelled.
-            self.cancellable.entry(posting.id).or_insert(slot);
-            self.delayed += 1;
-            self.put_off(slot, posting.visible_at, State::Delayed);
-            self.watch_expiry(slot);
-        } else {
-            self.join(slot);
-        }
-        Ok(Posted::Stored)
-    }
-
-    /// Whether one more message may be stored.
-    #[inline]
-    pub fn has_room(&mut self, now: u64) -> bool {
-        self.advance(now);
-        self.is_open()
-    }
-
-    /// Stores a plain message that is sent now, or that was taken in before, at `sent_at`, whatever the bound is: a caller that heeds it asks
-    /// whether there [is room](Self::has_room). It is behind all that can be
-    /// delivered already: a caller that keeps messages back stores them before anything else surfaces, so before something
-    /// [is due](Self::is_due), is given back, or leaves a [group](Self::has_groups).
-    #[inline(always)]
-    pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
-        self.advance(sent_at);
-        let vacancy = self.slots.vacancy();
-        if self.options.max_deliveries == Some(0) {
-            let slot = vacancy.fill(Slot::new(id, message, sent_at, None));
-            self.remember_id(id, slot);
-            return self.surface(slot);
-        }
-        self.surfaced += 1;
-        // Made as one that is in the list.
-        let (prev, rank) = (self.ready.tail, self.surfaced);
-        let linked = Slot { state: State::Ready, prev, rank, ..Slot::new(id, message, sent_at, None) };
-        let slot = vacancy.fill(linked);
-        self.ready.follow(&mut self.slots, slot);
-        self.deliverable += 1;
-        self.remember_id(id, slot);
-    }
-
-    /// Leases up to `max` messages until `until`, and shows each to `take`, in order. They may all be leased before the first one is
-    /// shown: should `take` panic, those that it has not seen come back, too, and were delivered once more.
-    #[inline]
-    pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
-        let now = self.advance(now);
-        // Not before now: what ends at once ends with the next call, not within this one.
-        let until = until.max(now);
-        let first = self.ready.head;
-        let taken = match self.slots.get(self.line.tail).is_none_or(|last| last.until <= until) {
-            true => self.lease_run(max, until),
-            false => return self.lease_singly(max, until, take),
-        };
-        // Shown when all is in its place: what the caller does with them may fail.
-        let mut slot = first;
-        for _ in 0..taken {
-            let held = self.slot(slot);
-            take(held.show(Receipt { slot, number: held.number }));
-            slot = held.next;
-        }
-        taken
-    }
-
-    /// Ends a lease and takes the message out, for good. Gives the message, so that it is dropped where it suits.
-    ///
-    /// # Errors
-    /// [`Stale`], and the message stays where it is.
-    pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
-        self.advance(now);
-        let slot = self.leased(receipt)?;
-        Ok(self.remove(slot).message)
-    }
-
-    /// The same, but the message stays where it is: `take` takes out what it owns. What it leaves there is forgotten, not dropped.
-    ///
-    /// # Errors
-    /// [`Stale`], and the message stays where it is.
-    #[inline(always)]
-    pub fn acknowledge_in_place(&mut self, now: u64, receipt: Receipt, take: impl FnOnce(&mut M)) -> Result<(), Stale> {
-        self.advance(now);
-        let slot = receipt.slot;
-        let held = self.slots.get_mut(slot).filter(|held| held.is_leased(receipt)).ok_or(Stale)?;
-        take(&mut held.message);
-        match held {
-            Slot { extras: None, place: NONE, prev, next, id, .. } => {
-                let (prev, next, id) = (*prev, *next, *id);
-                self.forget_id(id, slot);
-                self.line.close_gap(&mut self.slots, prev, next);
-                self.leased -= 1;
-                self.slots.forget(slot);
-            }
-            _ => core::mem::forget(self.remove(slot).message),
-        }
-        Ok(())
-    }
-
-    /// Ends a lease; the message is visible again at `at`.
-    ///
-    /// # Errors
-    /// [`Stale`], and the message stays where it is.
-    pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), Stale> {
-        let now = self.advance(now);
-        let slot = self.leased(receipt)?;
-        self.take_from_due(slot);
-        if at > now {
-            self.delayed += 1;
-            self.put_off(slot, at, State::Returning);
-            self.watch_expiry(slot);
-        } else {
-            self.surface(slot);
-        }
-        // Its expiry did not count while it was leased, and may have passed.
-        self.advance(now);
-        Ok(())
-    }
-
-    /// Ends a lease as if the message had not been delivered: it is where it was among what can be delivered, and its deliveries
-    /// are as many as before.
-    ///
-    /// ```
-    /// use postbox_core::{Ledger, LedgerOptions, Posting};
-    ///
-    /// let mut ledger = Ledger::new(LedgerOptions { max_deliveries: Some(1), ..Default::default() });
-    /// ledger.send(0, Posting::new(1, "first")).unwrap();
-    /// ledger.send(0, Posting::new(2, "second")).unwrap();
-    /// let mut receipt = None;
-    /// ledger.receive(0, 1, 30, |held| receipt = Some(held.receipt));
-    /// ledger.release(1, receipt.unwrap()).unwrap();
-    /// ledger.receive(2, 1, 30, |held| assert_eq!((*held.message, held.deliveries), ("first", 1)));
-    /// ```
-    ///
-    /// # Errors
-    /// [`Stale`], and the message stays where it is.
-    pub fn release(&mut self, now: u64, receipt: Receipt) -> Result<(), Stale> {
-        self.advance(now);
-        let slot = self.leased(receipt)?;
-        self.take_from_due(slot);
-        let held = self.slot_mut(slot);
-        held.deliveries = held.deliveries.saturating_sub(1);
-        held.state = State::Ready;
-        self.ready.insert_by_rank(&mut self.slots, slot);
-        self.deliverable += 1;
-        self.surfaced += 1;
-        self.watch_expiry(slot);
-        self.advance(now);
-        Ok(())
-    }
-
-    /// Keeps a lease until `until`. It never becomes shorter than it was.
-    ///
-    /// # Errors
-    /// [`Stale`], and the message stays where it is.
-    pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), Stale> {
-        self.advance(now);
-        let slot = self.leased(receipt)?;
-        if self.due_at(slot) < until {
-            self.take_from_due(slot);
-            self.leased += 1;
-            self.put_off(slot, until, State::Leased);
-        }
-        Ok(())
-    }
-
-    /// Ends a lease and moves the message to the dead letters.
-    ///
-    /// # Errors
-    /// [`Stale`], and the message stays where it is.
-    pub fn dead_letter(&mut self, now: u64, receipt: Receipt, reason: Cow<'static, str>) -> Result<(), Stale> {
-        self.advance(now);
-        let slot = self.leased(receipt)?;
-        self.bury(slot, reason);
-        Ok(())
     }
 
     /// Takes a message out that was sent with a delay and is not visible yet. `None` if there is none with this id.

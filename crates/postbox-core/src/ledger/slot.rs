@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::slab::{NONE, Slab};
-use super::terms::{Held, Receipt};
+use super::slab::NONE;
+use super::types::{Held, Receipt};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -102,75 +102,5 @@ impl<M> Slot<M> {
 
     pub(super) fn show(&self, receipt: Receipt) -> Held<'_, M> {
         Held { id: whole(self.id), message: &self.message, receipt, deliveries: self.deliveries, sent_at: self.sent_at }
-    }
-}
-
-/// A list through slots.
-#[derive(Debug)]
-pub(super) struct List {
-    pub(super) head: u32,
-    pub(super) tail: u32,
-}
-
-impl List {
-    pub(super) const fn new() -> Self {
-        List { head: NONE, tail: NONE }
-    }
-
-    /// Puts a slot at the end.
-    pub(super) fn push<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        if let Some(new) = slots.get_mut(slot) {
-            (new.prev, new.next) = (self.tail, NONE);
-        }
-        self.follow(slots, slot);
-    }
-
-    /// Puts a slot at the end that knows its neighbours already.
-    #[inline(always)]
-    pub(super) fn follow<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        let tail = core::mem::replace(&mut self.tail, slot);
-        match slots.get_mut(tail) {
-            Some(last) => last.next = slot,
-            None => self.head = slot,
-        }
-    }
-
-    /// Puts a slot before the first one of a higher rank. Looks through the slots of a lower rank, from the head.
-    pub(super) fn insert_by_rank<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        let Some(rank) = slots.get(slot).map(|slot| slot.rank) else { return };
-        let (mut before, mut behind) = (NONE, self.head);
-        while let Some(next) = slots.get(behind).filter(|next| next.rank < rank) {
-            (before, behind) = (behind, next.next);
-        }
-        if let Some(new) = slots.get_mut(slot) {
-            (new.prev, new.next) = (before, behind);
-        }
-        match slots.get_mut(before) {
-            Some(before) => before.next = slot,
-            None => self.head = slot,
-        }
-        match slots.get_mut(behind) {
-            Some(behind) => behind.prev = slot,
-            None => self.tail = slot,
-        }
-    }
-
-    /// Takes a slot out.
-    pub(super) fn remove<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        let Some(&Slot { prev, next, .. }) = slots.get(slot) else { return };
-        self.close_gap(slots, prev, next);
-    }
-
-    /// What was between these two is out.
-    #[inline(always)]
-    pub(super) fn close_gap<M>(&mut self, slots: &mut Slab<Slot<M>>, prev: u32, next: u32) {
-        match slots.get_mut(prev) {
-            Some(before) => before.next = next,
-            None => self.head = next,
-        }
-        match slots.get_mut(next) {
-            Some(behind) => behind.prev = prev,
-            None => self.tail = prev,
-        }
     }
 }

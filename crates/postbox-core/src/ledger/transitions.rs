@@ -4,11 +4,11 @@ use alloc::borrow::Cow;
 use alloc::sync::Arc;
 
 use super::Ledger;
-use super::due::Due;
+use super::deadline_heap::Due;
 use super::groups::Behind;
 use super::slab::NONE;
 use super::slot::{Slot, State, whole};
-use super::terms::{DELIVERIES_SPENT, Held, Receipt, Stale};
+use super::types::DELIVERIES_SPENT;
 
 impl<M> Ledger<M> {
     /// Whether there is room, as of the last call.
@@ -27,13 +27,6 @@ impl<M> Ledger<M> {
         self.slots.get_mut(slot).expect("a linked slot is in use")
     }
 
-    pub(super) fn leased(&self, receipt: Receipt) -> Result<u32, Stale> {
-        match self.slots.get(receipt.slot) {
-            Some(slot) if slot.is_leased(receipt) => Ok(receipt.slot),
-            _ => Err(Stale),
-        }
-    }
-
     /// What is due first of all: in the line of leases, or in the heap.
     pub(super) fn first_due(&self) -> Option<Due> {
         let line = self.slots.get(self.line.head).map(|first| Due {
@@ -50,65 +43,6 @@ impl<M> Ledger<M> {
             Slot { place: NONE, until, .. } => *until,
             Slot { place, .. } => self.due.get(*place).at,
         }
-    }
-
-    /// Leases up to `max` of what can be delivered to the end of the line, which they follow in time: as a whole, since they follow
-    /// each other already. How many.
-    #[inline(always)]
-    pub(super) fn lease_run(&mut self, max: usize, until: u64) -> usize {
-        let first = self.ready.head;
-        let (mut last, mut next, mut many) = (NONE, first, 0);
-        while many < max
-            && let Some(held) = self.slots.get_mut(next)
-        {
-            if let Some(expiry) = held.expiry(next) {
-                self.expiring.remove(&expiry);
-            }
-            self.counter += 1;
-            held.number = self.counter;
-            held.state = State::Leased;
-            held.until = until;
-            held.deliveries += 1;
-            (last, next) = (next, held.next);
-            many += 1;
-        }
-        if many == 0 {
-            return 0;
-        }
-        self.ready.head = next;
-        match self.slots.get_mut(next) {
-            Some(left) => left.prev = NONE,
-            None => self.ready.tail = NONE,
-        }
-        self.slot_mut(last).next = NONE;
-        self.slot_mut(first).prev = self.line.tail;
-        self.line.follow(&mut self.slots, first);
-        self.line.tail = last;
-        self.deliverable -= many;
-        self.leased += many;
-        self.quiet_until = self.quiet_until.min(until);
-        many
-    }
-
-    /// Leases up to `max` one by one, each to its place in the heap.
-    pub(super) fn lease_singly(&mut self, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
-        let mut taken = 0;
-        while taken < max && self.ready.head != NONE {
-            let slot = self.ready.head;
-            self.unlink(slot);
-            if let Some(expiry) = self.slot(slot).expiry(slot) {
-                self.expiring.remove(&expiry);
-            }
-            self.leased += 1;
-            let number = self.put_off(slot, until, State::Leased);
-            let held = self.slot_mut(slot);
-            held.number = number;
-            held.until = until;
-            held.deliveries += 1;
-            take(held.show(Receipt { slot, number }));
-            taken += 1;
-        }
-        taken
     }
 
     /// Puts a slot into the heap. Returns the number that was used up for it.

@@ -5,13 +5,12 @@ use core::fmt;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::core::Core;
 use super::future::{OfferFuture, PollFuture};
 use super::options::MailboxOptions;
 use super::producer::{MetricsSink, QueueMailboxProducer, SchedulerHook};
 use super::signal::{MailboxSignal, Signal};
-use crate::fifo::Fifo;
-use crate::order::Order;
+use crate::order::{Fifo, Order};
+use crate::queue::Core;
 use crate::shared::queue::{MailboxError, MailboxQueueBackend, OfferOutcome, OverflowPolicy, QueueError};
 use crate::sync::{Count, MetadataStorageMode, ThreadSafe};
 

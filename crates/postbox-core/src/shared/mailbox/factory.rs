@@ -5,8 +5,7 @@ use super::messages::{ByEnvelope, PriorityEnvelope};
 use super::options::MailboxOptions;
 use super::producer::{MailboxProducer, QueueMailboxProducer};
 use super::signal::{MailboxSignal, Signal};
-use crate::fifo::Fifo;
-use crate::priority::Priority;
+use crate::order::{Fifo, Priority};
 use crate::shared::queue::MailboxQueueBackend;
 
 pub use crate::sync::{MailboxConcurrency, MetadataStorageMode, SingleThread, ThreadSafe};

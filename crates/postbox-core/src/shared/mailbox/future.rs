@@ -5,12 +5,11 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use super::core::Core;
-use crate::fifo::Fifo;
-use crate::order::Order;
+use crate::order::{Fifo, Order};
+use crate::queue::Core;
 use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{MetadataStorageMode, ThreadSafe};
-use crate::wait::Ticket;
+use crate::wait_queue::Ticket;
 
 /// A task shares its thread with others: it lets a stream gather for a microsecond or two, not longer.
 const MOST_PAUSES: usize = 64;

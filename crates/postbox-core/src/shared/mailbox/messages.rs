@@ -1,6 +1,6 @@
 //! Messages with a priority and a channel.
 
-use crate::priority::Rank;
+use crate::order::Rank;
 
 /// The way that a message takes through a mailbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -12,7 +12,6 @@
 //! ```
 
 pub mod consumer;
-mod core;
 pub mod factory;
 mod future;
 pub mod messages;

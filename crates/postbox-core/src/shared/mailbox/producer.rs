@@ -6,9 +6,7 @@ use alloc::sync::Arc;
 
 use super::consumer::QueueMailboxCore;
 use super::future::OfferFuture;
-use super::signal::Signal;
-use crate::fifo::Fifo;
-use crate::order::Order;
+use crate::order::{Fifo, Order};
 use crate::shared::queue::{MailboxError, OfferOutcome, QueueError};
 use crate::sync::{MetadataStorageMode, ThreadSafe};
 
@@ -124,19 +122,6 @@ pub trait SchedulerHook: Send + Sync {
 impl<F: Fn() + Send + Sync> SchedulerHook for F {
     fn notify_ready(&self) {
         self();
-    }
-}
-
-/// Who watches a mailbox.
-pub(crate) struct Hooks<C: MetadataStorageMode> {
-    pub(crate) sink: Option<Arc<dyn MetricsSink>>,
-    pub(crate) scheduler: Option<Arc<dyn SchedulerHook>>,
-    pub(crate) signal: Option<Signal<C>>,
-}
-
-impl<C: MetadataStorageMode> Default for Hooks<C> {
-    fn default() -> Self {
-        Hooks { sink: None, scheduler: None, signal: None }
     }
 }
 

@@ -6,7 +6,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use crate::sync::{Count, Lock, MetadataStorageMode, ThreadSafe};
-use crate::wait::{Ticket, WaitQueue};
+use crate::wait_queue::{Ticket, WaitQueue};
 
 /// A notification without content.
 ///

@@ -2,12 +2,10 @@
 
 mod backend;
 mod error;
-mod outcome;
-mod policy;
+mod overflow;
 mod size;
 
 pub use self::backend::MailboxQueueBackend;
 pub use self::error::{MailboxError, QueueError};
-pub use self::outcome::OfferOutcome;
-pub use self::policy::OverflowPolicy;
+pub use self::overflow::{OfferOutcome, OverflowPolicy};
 pub use self::size::QueueSize;

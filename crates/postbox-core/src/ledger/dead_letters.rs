@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 
 use super::Ledger;
 use super::slot::{Extras, Slot, whole};
-use super::terms::Dead;
+use super::types::Dead;
 
 impl<M> Ledger<M> {
     /// The dead letters, oldest first.

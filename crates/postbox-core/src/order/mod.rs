@@ -1,8 +1,15 @@
 //! In which order messages leave: what differs between a FIFO and a priority mailbox.
 
-use crate::chunks::Chunks;
+mod chunked_queue;
+mod fifo;
+mod keyed_heap;
+mod priority;
 
-/// The order of a mailbox. [`Fifo`](crate::fifo::Fifo) and [`Priority`](crate::priority::Priority) are the two.
+pub(crate) use self::chunked_queue::Chunks;
+pub use self::fifo::Fifo;
+pub use self::priority::{Priority, Rank};
+
+/// The order of a mailbox. [`Fifo`](crate::order::Fifo) and [`Priority`](crate::order::Priority) are the two.
 #[doc(hidden)]
 pub trait Order<M> {
     /// A message with what the order needs to know about it.

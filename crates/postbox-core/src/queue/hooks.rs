@@ -3,7 +3,20 @@
 use alloc::sync::Arc;
 
 use super::*;
-use crate::shared::mailbox::producer::{MetricsSink, SchedulerHook};
+use crate::shared::mailbox::{MetricsSink, SchedulerHook, Signal};
+
+/// Who watches a mailbox.
+pub(crate) struct Hooks<C: MetadataStorageMode> {
+    pub(crate) sink: Option<Arc<dyn MetricsSink>>,
+    pub(crate) scheduler: Option<Arc<dyn SchedulerHook>>,
+    pub(crate) signal: Option<Signal<C>>,
+}
+
+impl<C: MetadataStorageMode> Default for Hooks<C> {
+    fn default() -> Self {
+        Hooks { sink: None, scheduler: None, signal: None }
+    }
+}
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Changes the hooks. With none set, no operation looks at them.

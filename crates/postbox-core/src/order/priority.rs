@@ -9,9 +9,8 @@ use core::mem;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::chunks::Chunks;
-use crate::heap::KeyedHeap;
-use crate::order::{Displaced, Order, Store};
+use super::keyed_heap::KeyedHeap;
+use super::{Chunks, Displaced, Order, Store};
 
 /// Tells how urgent a message is. A lower number is more urgent.
 ///

@@ -1,4 +1,4 @@
-//! An actor: a state that handles one message after the other, and the loop that feeds it.
+//! The loop that feeds an actor.
 
 use core::fmt;
 use core::future::{Future, poll_fn};
@@ -6,112 +6,14 @@ use core::task::Poll;
 
 use alloc::sync::Arc;
 
-use crate::priority::{Priority, Rank};
+use super::{Actor, Directive, Failure};
+use crate::order::{Priority, Rank};
 use crate::shared::mailbox::messages::{SystemMessage, SystemMessageKind};
 use crate::shared::mailbox::{
     Mailbox, MailboxConsumer, MailboxOptions, MailboxProducer, MailboxSignal, QueueMailbox, QueueMailboxProducer,
     SchedulerHook, Signal,
 };
 use crate::shared::queue::QueueError;
-use crate::sync::{AtomicUsize, Ordering};
-
-/// A state that handles messages, one at a time.
-///
-/// ```
-/// use postbox_core::{Actor, BoundedMailbox, MessageLoop};
-///
-/// #[derive(Default)]
-/// struct Counter(u64);
-///
-/// impl Actor for Counter {
-///     type Message = u64;
-///     type Error = std::convert::Infallible;
-///
-///     fn receive(&mut self, message: u64) -> Result<(), Self::Error> {
-///         self.0 += message;
-///         Ok(())
-///     }
-/// }
-///
-/// let mut counter = MessageLoop::new(Counter::default(), BoundedMailbox::new(100));
-/// assert!(counter.send(2) && counter.send(3));
-/// while counter.process_next_message() {}
-/// assert_eq!(counter.actor().0, 5);
-/// ```
-pub trait Actor {
-    /// What it is sent.
-    type Message;
-    /// What a handler fails with.
-    type Error;
-
-    /// Handles a message.
-    ///
-    /// # Errors
-    /// Whatever keeps the message from being handled; it goes to [`handle_error`](Self::handle_error).
-    fn receive(&mut self, message: Self::Message) -> Result<(), Self::Error>;
-
-    /// Handles a system message that the loop has no meaning for itself: restart, failure and custom ones.
-    ///
-    /// # Errors
-    /// As [`receive`](Self::receive).
-    fn receive_system(&mut self, message: SystemMessage) -> Result<(), Self::Error> {
-        let _ = message;
-        Ok(())
-    }
-
-    /// A handler failed. By default the loop goes on with the next message.
-    fn handle_error(&mut self, failure: Failure<Self::Error>) -> Directive {
-        let _ = failure;
-        Directive::Continue
-    }
-
-    /// The loop has ended; nothing more will be received.
-    fn stopped(&mut self) {}
-}
-
-/// How a handler failed.
-#[non_exhaustive]
-pub enum Failure<E> {
-    /// It returned an error.
-    Error(E),
-    /// It panicked. The actor's state is as the panic left it.
-    #[cfg(feature = "std")]
-    Panic(alloc::boxed::Box<dyn core::any::Any + Send>),
-}
-
-impl<E> Failure<E> {
-    /// What the handler said when it panicked, if it did and said it with a text.
-    pub fn panic_message(&self) -> Option<&str> {
-        match self {
-            Failure::Error(_) => None,
-            #[cfg(feature = "std")]
-            Failure::Panic(payload) => payload
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| payload.downcast_ref::<alloc::string::String>().map(|text| text.as_str())),
-        }
-    }
-}
-
-impl<E: fmt::Debug> fmt::Debug for Failure<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Error(error) => f.debug_tuple("Error").field(error).finish(),
-            #[cfg(feature = "std")]
-            Failure::Panic(_) => f.debug_tuple("Panic").field(&self.panic_message()).finish(),
-        }
-    }
-}
-
-/// What the loop does after a failure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Directive {
-    /// Go on with the next message.
-    #[default]
-    Continue,
-    /// End.
-    Stop,
-}
 
 /// What a turn of the loop left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +183,7 @@ where
     #[cfg(feature = "std")]
     pub fn run_blocking(self) -> (A, B) {
         let mut run = alloc::boxed::Box::pin(self.run());
-        match crate::park::block_on(&mut run, None) {
+        match crate::blocking::block_on(&mut run, None) {
             Some(parts) => parts,
             None => unreachable!("without a deadline there is no other end"),
         }
@@ -416,73 +318,5 @@ impl<S: MailboxSignal> LoopHandle<S> {
     /// Whether the loop has ended.
     pub fn is_stopped(&self) -> bool {
         self.system.is_closed()
-    }
-}
-
-/// Who runs the turns of a loop on a pool of workers: at most one at a time, and none forgotten.
-///
-/// The scheduler hook of a mailbox, and that of its loop ([`MessageLoop::set_scheduler_hook`]), call
-/// [`request`](Self::request) and queue a turn if that says so. The worker
-/// calls [`begin`](Self::begin), runs the turn, and asks [`finish`](Self::finish) whether to queue another. A request
-/// that comes while the turn runs, even in its last moment, is not lost.
-///
-/// ```
-/// use postbox_core::Schedule;
-///
-/// let schedule = Schedule::new();
-/// assert!(schedule.request(), "idle: queue a turn");
-/// assert!(!schedule.request(), "queued already");
-/// schedule.begin();
-/// assert!(!schedule.request(), "running: remembered");
-/// assert!(schedule.finish(false), "queue another turn");
-/// schedule.begin();
-/// assert!(!schedule.finish(false), "idle");
-/// ```
-#[derive(Debug)]
-pub struct Schedule {
-    state: AtomicUsize,
-}
-
-const IDLE: usize = 0;
-const QUEUED: usize = 1;
-const RUNNING: usize = 2;
-const REQUESTED: usize = 3;
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Schedule {
-    /// Nothing is queued.
-    pub fn new() -> Self {
-        Schedule { state: AtomicUsize::new(IDLE) }
-    }
-
-    /// There may be work. `true` if the caller must queue a turn.
-    ///
-    /// Every step writes, even one that leaves the state as it is: so a request either comes before the beginning of
-    /// a turn, which then sees what the request is about, or after it, and is remembered.
-    pub fn request(&self) -> bool {
-        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
-            IDLE | QUEUED => Some(QUEUED),
-            _ => Some(REQUESTED),
-        });
-        before == Ok(IDLE)
-    }
-
-    /// A queued turn begins.
-    pub fn begin(&self) {
-        self.state.swap(RUNNING, Ordering::AcqRel);
-    }
-
-    /// A turn ends; `more` if it left work behind. `true` if the caller must queue another turn.
-    pub fn finish(&self, more: bool) -> bool {
-        if !more && self.state.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            return false;
-        }
-        self.state.swap(QUEUED, Ordering::AcqRel);
-        true
     }
 }

@@ -21,10 +21,12 @@
 //! 5. `flags` are written under the inbox, and those that a sender heeds (`CLOSED`, `WATCHED`, `AWAITED`) under both.
 //!    Wakers (their clone and drop, too), hooks, priority functions and messages' destructors run under no lock.
 
-mod life;
-mod observing;
-mod receiving;
-mod sending;
+mod hooks;
+mod lifecycle;
+mod receive;
+mod send;
+
+use self::hooks::Hooks;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -33,13 +35,11 @@ use core::task::Waker;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::options::MailboxOptions;
-use super::producer::{Hooks, MailboxEvent};
-use crate::chunks::Chunks;
-use crate::order::{Displaced, Order, Store};
+use crate::order::{Chunks, Displaced, Order, Store};
+use crate::shared::mailbox::{MailboxEvent, MailboxOptions};
 use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
 use crate::sync::{Count, Lock, MailboxConcurrency, MetadataStorageMode, Padded};
-use crate::wait::{Line, Ticket, WaitQueue};
+use crate::wait_queue::{Line, Ticket, WaitQueue};
 
 /// The control lane holds a message.
 const CONTROL: usize = 1;
@@ -80,7 +80,7 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     /// Whether messages come in a stream: more than 0 if a receiver that met the producers of a FIFO mailbox has found several,
     /// not long ago. A hint, too.
     flows: C::Count,
-    /// How patiently threads wait awake, for a message and for room: see `park.rs`.
+    /// How patiently threads wait awake, for a message and for room: see `blocking.rs`.
     #[cfg(feature = "std")]
     pub(crate) receive_patience: C::Count,
     #[cfg(feature = "std")]

@@ -2,8 +2,7 @@
 
 use core::mem;
 
-use crate::chunks::Chunks;
-use crate::order::{Displaced, Order, Store};
+use super::{Chunks, Displaced, Order, Store};
 
 /// Messages leave in the order in which they came.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,0 +1,209 @@
+//! Leases: how they begin and how they end.
+
+use alloc::borrow::Cow;
+
+use super::Ledger;
+use super::slab::NONE;
+use super::slot::{Slot, State};
+use super::types::{Held, Receipt, Stale};
+
+impl<M> Ledger<M> {
+    /// Leases up to `max` messages until `until`, and shows each to `take`, in order. They may all be leased before the first one is
+    /// shown: should `take` panic, those that it has not seen come back, too, and were delivered once more.
+    #[inline]
+    pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
+        let now = self.advance(now);
+        // Not before now: what ends at once ends with the next call, not within this one.
+        let until = until.max(now);
+        let first = self.ready.head;
+        let taken = match self.slots.get(self.line.tail).is_none_or(|last| last.until <= until) {
+            true => self.lease_run(max, until),
+            false => return self.lease_singly(max, until, take),
+        };
+        // Shown when all is in its place: what the caller does with them may fail.
+        let mut slot = first;
+        for _ in 0..taken {
+            let held = self.slot(slot);
+            take(held.show(Receipt { slot, number: held.number }));
+            slot = held.next;
+        }
+        taken
+    }
+
+    /// Ends a lease and takes the message out, for good. Gives the message, so that it is dropped where it suits.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        Ok(self.remove(slot).message)
+    }
+
+    /// The same, but the message stays where it is: `take` takes out what it owns. What it leaves there is forgotten, not dropped.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    #[inline(always)]
+    pub fn acknowledge_in_place(&mut self, now: u64, receipt: Receipt, take: impl FnOnce(&mut M)) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = receipt.slot;
+        let held = self.slots.get_mut(slot).filter(|held| held.is_leased(receipt)).ok_or(Stale)?;
+        take(&mut held.message);
+        match held {
+            Slot { extras: None, place: NONE, prev, next, id, .. } => {
+                let (prev, next, id) = (*prev, *next, *id);
+                self.forget_id(id, slot);
+                self.line.close_gap(&mut self.slots, prev, next);
+                self.leased -= 1;
+                self.slots.forget(slot);
+            }
+            _ => core::mem::forget(self.remove(slot).message),
+        }
+        Ok(())
+    }
+
+    /// Ends a lease; the message is visible again at `at`.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), Stale> {
+        let now = self.advance(now);
+        let slot = self.leased(receipt)?;
+        self.take_from_due(slot);
+        if at > now {
+            self.delayed += 1;
+            self.put_off(slot, at, State::Returning);
+            self.watch_expiry(slot);
+        } else {
+            self.surface(slot);
+        }
+        // Its expiry did not count while it was leased, and may have passed.
+        self.advance(now);
+        Ok(())
+    }
+
+    /// Ends a lease as if the message had not been delivered: it is where it was among what can be delivered, and its deliveries
+    /// are as many as before.
+    ///
+    /// ```
+    /// use postbox_core::{Ledger, LedgerOptions, Posting};
+    ///
+    /// let mut ledger = Ledger::new(LedgerOptions { max_deliveries: Some(1), ..Default::default() });
+    /// ledger.send(0, Posting::new(1, "first")).unwrap();
+    /// ledger.send(0, Posting::new(2, "second")).unwrap();
+    /// let mut receipt = None;
+    /// ledger.receive(0, 1, 30, |held| receipt = Some(held.receipt));
+    /// ledger.release(1, receipt.unwrap()).unwrap();
+    /// ledger.receive(2, 1, 30, |held| assert_eq!((*held.message, held.deliveries), ("first", 1)));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn release(&mut self, now: u64, receipt: Receipt) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        self.take_from_due(slot);
+        let held = self.slot_mut(slot);
+        held.deliveries = held.deliveries.saturating_sub(1);
+        held.state = State::Ready;
+        self.ready.insert_by_rank(&mut self.slots, slot);
+        self.deliverable += 1;
+        self.surfaced += 1;
+        self.watch_expiry(slot);
+        self.advance(now);
+        Ok(())
+    }
+
+    /// Keeps a lease until `until`. It never becomes shorter than it was.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        if self.due_at(slot) < until {
+            self.take_from_due(slot);
+            self.leased += 1;
+            self.put_off(slot, until, State::Leased);
+        }
+        Ok(())
+    }
+
+    /// Ends a lease and moves the message to the dead letters.
+    ///
+    /// # Errors
+    /// [`Stale`], and the message stays where it is.
+    pub fn dead_letter(&mut self, now: u64, receipt: Receipt, reason: Cow<'static, str>) -> Result<(), Stale> {
+        self.advance(now);
+        let slot = self.leased(receipt)?;
+        self.bury(slot, reason);
+        Ok(())
+    }
+
+    pub(super) fn leased(&self, receipt: Receipt) -> Result<u32, Stale> {
+        match self.slots.get(receipt.slot) {
+            Some(slot) if slot.is_leased(receipt) => Ok(receipt.slot),
+            _ => Err(Stale),
+        }
+    }
+
+    /// Leases up to `max` of what can be delivered to the end of the line, which they follow in time: as a whole, since they follow
+    /// each other already. How many.
+    #[inline(always)]
+    pub(super) fn lease_run(&mut self, max: usize, until: u64) -> usize {
+        let first = self.ready.head;
+        let (mut last, mut next, mut many) = (NONE, first, 0);
+        while many < max
+            && let Some(held) = self.slots.get_mut(next)
+        {
+            if let Some(expiry) = held.expiry(next) {
+                self.expiring.remove(&expiry);
+            }
+            self.counter += 1;
+            held.number = self.counter;
+            held.state = State::Leased;
+            held.until = until;
+            held.deliveries += 1;
+            (last, next) = (next, held.next);
+            many += 1;
+        }
+        if many == 0 {
+            return 0;
+        }
+        self.ready.head = next;
+        match self.slots.get_mut(next) {
+            Some(left) => left.prev = NONE,
+            None => self.ready.tail = NONE,
+        }
+        self.slot_mut(last).next = NONE;
+        self.slot_mut(first).prev = self.line.tail;
+        self.line.follow(&mut self.slots, first);
+        self.line.tail = last;
+        self.deliverable -= many;
+        self.leased += many;
+        self.quiet_until = self.quiet_until.min(until);
+        many
+    }
+
+    /// Leases up to `max` one by one, each to its place in the heap.
+    pub(super) fn lease_singly(&mut self, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
+        let mut taken = 0;
+        while taken < max && self.ready.head != NONE {
+            let slot = self.ready.head;
+            self.unlink(slot);
+            if let Some(expiry) = self.slot(slot).expiry(slot) {
+                self.expiring.remove(&expiry);
+            }
+            self.leased += 1;
+            let number = self.put_off(slot, until, State::Leased);
+            let held = self.slot_mut(slot);
+            held.number = number;
+            held.until = until;
+            held.deliveries += 1;
+            take(held.show(Receipt { slot, number }));
+            taken += 1;
+        }
+        taken
+    }
+}

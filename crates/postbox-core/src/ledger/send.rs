@@ -1,0 +1,131 @@
+//! How messages come into the ledger.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use super::Ledger;
+use super::slot::{Extras, Slot, State};
+use super::types::{LedgerRefusal, Posted, Posting};
+
+impl<M> Ledger<M> {
+    /// Stores a message whose id is new.
+    ///
+    /// # Errors
+    /// [`LedgerRefusal::Full`] with the message, if there is no room.
+    pub fn send(&mut self, now: u64, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
+        self.advance(now);
+        match self.deduplicated(posting) {
+            Ok(posting) => self.store(posting),
+            Err(first) => Ok(Posted::Duplicate(first)),
+        }
+    }
+
+    /// Stores a message whose id the caller chose. If the ledger holds a message with that id, dead letters included, nothing is
+    /// stored: with the same content, as `is_same` tells, the answer is that message's id.
+    ///
+    /// ```
+    /// use postbox_core::{Ledger, LedgerRefusal, Posted, Posting};
+    ///
+    /// let mut ledger = Ledger::new(Default::default());
+    /// let send = |ledger: &mut Ledger<_>, message| ledger.send_once(0, Posting::new(7, message), |a, b| a == b);
+    /// assert_eq!(send(&mut ledger, "pay"), Ok(Posted::Stored));
+    /// assert_eq!(send(&mut ledger, "pay"), Ok(Posted::Duplicate(7)));
+    /// assert_eq!(send(&mut ledger, "pay twice"), Err(LedgerRefusal::IdInUse("pay twice")));
+    /// assert_eq!(ledger.tally(0).ready, 1);
+    /// ```
+    ///
+    /// # Errors
+    /// [`LedgerRefusal::IdInUse`] if the content differs, [`LedgerRefusal::Full`] if there is no room; both with the message.
+    pub fn send_once(
+        &mut self,
+        now: u64,
+        posting: Posting<'_, M>,
+        is_same: impl FnOnce(&M, &M) -> bool,
+    ) -> Result<Posted, LedgerRefusal<M>> {
+        self.advance(now);
+        let posting = match self.deduplicated(posting) {
+            Ok(posting) => posting,
+            Err(first) => return Ok(Posted::Duplicate(first)),
+        };
+        match self.held(posting.id).map(|held| is_same(held, &posting.message)) {
+            None => self.store(posting),
+            Some(true) => {
+                self.discarded.push(posting.message);
+                Ok(Posted::Duplicate(posting.id))
+            }
+            Some(false) => Err(LedgerRefusal::IdInUse(posting.message)),
+        }
+    }
+
+    /// The posting, or the id of the message that had its deduplication id first.
+    fn deduplicated<'a>(&mut self, posting: Posting<'a, M>) -> Result<Posting<'a, M>, u128> {
+        match posting.deduplication.and_then(|id| self.remembered.get(id)) {
+            Some((first, _)) => {
+                self.discarded.push(posting.message);
+                Err(*first)
+            }
+            None => Ok(posting),
+        }
+    }
+
+    fn store(&mut self, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
+        let now = self.now;
+        if !self.is_open() {
+            return Err(LedgerRefusal::Full(posting.message));
+        }
+        if let Some(id) = posting.deduplication {
+            let id: Arc<str> = id.into();
+            let until = now.saturating_add(self.options.deduplication_window);
+            self.forgotten_at.insert((until, Arc::clone(&id)));
+            self.quiet_until = self.quiet_until.min(until);
+            self.remembered.insert(id, (posting.id, until));
+        }
+        let extras = (posting.group.is_some() || posting.expires_at.is_some()).then(|| {
+            self.counter += 1;
+            let group = posting.group.map(|name| self.groups.name(name));
+            Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.counter })
+        });
+        let slot = self.slots.vacancy().fill(Slot::new(posting.id, posting.message, now, extras));
+        self.remember_id(posting.id, slot);
+        if posting.visible_at > now {
+            // Of two with one id the first is the one that can be cancelled.
+            self.cancellable.entry(posting.id).or_insert(slot);
+            self.delayed += 1;
+            self.put_off(slot, posting.visible_at, State::Delayed);
+            self.watch_expiry(slot);
+        } else {
+            self.join(slot);
+        }
+        Ok(Posted::Stored)
+    }
+
+    /// Whether one more message may be stored.
+    #[inline]
+    pub fn has_room(&mut self, now: u64) -> bool {
+        self.advance(now);
+        self.is_open()
+    }
+
+    /// Stores a plain message that is sent now, or that was taken in before, at `sent_at`, whatever the bound is: a caller that heeds it asks
+    /// whether there [is room](Self::has_room). It is behind all that can be
+    /// delivered already: a caller that keeps messages back stores them before anything else surfaces, so before something
+    /// [is due](Self::is_due), is given back, or leaves a [group](Self::has_groups).
+    #[inline(always)]
+    pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
+        self.advance(sent_at);
+        let vacancy = self.slots.vacancy();
+        if self.options.max_deliveries == Some(0) {
+            let slot = vacancy.fill(Slot::new(id, message, sent_at, None));
+            self.remember_id(id, slot);
+            return self.surface(slot);
+        }
+        self.surfaced += 1;
+        // Made as one that is in the list.
+        let (prev, rank) = (self.ready.tail, self.surfaced);
+        let linked = Slot { state: State::Ready, prev, rank, ..Slot::new(id, message, sent_at, None) };
+        let slot = vacancy.fill(linked);
+        self.ready.follow(&mut self.slots, slot);
+        self.deliverable += 1;
+        self.remember_id(id, slot);
+    }
+}
