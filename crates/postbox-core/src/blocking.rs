@@ -16,12 +16,12 @@ use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{AtomicUsize, Count, ThreadSafe};
 
 /// Wakes the thread that made it.
-struct Unpark {
+struct ThreadWaker {
     thread: Thread,
     woken: AtomicBool,
 }
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -35,18 +35,18 @@ impl Wake for Unpark {
 
 std::thread_local! {
     /// One waker per thread, used again for every wait. Taken out while in use.
-    static UNPARK: Cell<Option<(Arc<Unpark>, Waker)>> = const { Cell::new(None) };
+    static THREAD_WAKER: Cell<Option<(Arc<ThreadWaker>, Waker)>> = const { Cell::new(None) };
 }
 
 /// Polls `future` on this thread until it is ready or `deadline` has passed.
 pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
-    let (unpark, waker) = this_thread();
+    let (thread_waker, waker) = take_thread_waker();
     let mut context = Context::from_waker(&waker);
     let answer = 'wait: loop {
         if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut context) {
             break Some(output);
         }
-        while !unpark.woken.swap(false, Ordering::Acquire) {
+        while !thread_waker.woken.swap(false, Ordering::Acquire) {
             match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => thread::park(),
                 Some(Duration::ZERO) => break 'wait None,
@@ -54,7 +54,7 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Insta
             }
         }
     };
-    UNPARK.set(Some((unpark, waker)));
+    THREAD_WAKER.set(Some((thread_waker, waker)));
     answer
 }
 
@@ -68,41 +68,41 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Insta
 /// ```
 pub fn wait_for<F: Future>(future: F) -> F::Output {
     let mut future = core::pin::pin!(future);
-    let (unpark, waker) = this_thread();
+    let (thread_waker, waker) = take_thread_waker();
     let mut context = Context::from_waker(&waker);
     let output = loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             break output;
         }
-        let mut round = if processors() > 1 { 0 } else { AWAKE };
-        while !unpark.woken.swap(false, Ordering::Acquire) {
+        let mut round = if processors() > 1 { 0 } else { AWAKE_ROUNDS };
+        while !thread_waker.woken.swap(false, Ordering::Acquire) {
             match round {
-                0..SPINS => (0..32).for_each(|_| core::hint::spin_loop()),
-                SPINS..AWAKE => thread::yield_now(),
+                0..SPIN_ROUNDS => (0..32).for_each(|_| core::hint::spin_loop()),
+                SPIN_ROUNDS..AWAKE_ROUNDS => thread::yield_now(),
                 _ => thread::park(),
             }
             round += 1;
         }
     };
-    UNPARK.set(Some((unpark, waker)));
+    THREAD_WAKER.set(Some((thread_waker, waker)));
     output
 }
 
 /// Looks while spinning, about a tenth of a microsecond apart.
-const SPINS: u32 = 24;
+const SPIN_ROUNDS: u32 = 24;
 /// And looks while letting other threads run.
-const AWAKE: u32 = SPINS + 8;
+const AWAKE_ROUNDS: u32 = SPIN_ROUNDS + 8;
 
 /// The waker of this thread, taken out while it is in use.
-fn this_thread() -> (Arc<Unpark>, Waker) {
-    UNPARK.take().unwrap_or_else(|| {
-        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&unpark));
-        (unpark, waker)
+fn take_thread_waker() -> (Arc<ThreadWaker>, Waker) {
+    THREAD_WAKER.take().unwrap_or_else(|| {
+        let thread_waker = Arc::new(ThreadWaker { thread: thread::current(), woken: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&thread_waker));
+        (thread_waker, waker)
     })
 }
 
-/// How many threads can run at once.
+/// How batch threads can run at once.
 fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
@@ -114,32 +114,32 @@ fn processors() -> usize {
 /// in its turn; then each batch pays for two wake-ups. So a thread first spins for about three microseconds, then
 /// gives its time slice away again and again: with more threads than processors, that is what lets the other side
 /// run. How often is learnt: a sleep that turned out short would have been better spent awake, a long one not.
-struct Patience<'a> {
+struct WaitBackoff<'a> {
     round: usize,
     yields: &'a AtomicUsize,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> WaitBackoff<'a> {
     /// 2^7 - 1 pauses in all.
-    const SPINS: usize = 7;
-    const MOST_YIELDS: usize = 96;
+    const SPIN_ROUNDS: usize = 7;
+    const MAX_YIELDS: usize = 96;
     /// A wait shorter than this is not worth a sleep.
-    const SHORT: Duration = Duration::from_micros(300);
+    const SHORT_WAIT: Duration = Duration::from_micros(300);
 
-    /// For a mailbox with this many handles: with more handles than processors, the other side waits for this
-    /// processor, so there is no spinning. The first look comes after 2^`first_look` pauses.
-    fn new(yields: &'a AtomicUsize, handles: usize, first_look: usize) -> Self {
-        let round = if handles > processors() { Self::SPINS } else { first_look };
-        Patience { round, yields }
+    /// For a mailbox with this batch handles: with more handles than processors, the other side waits for this
+    /// processor, so there is no spinning. The first look comes after 2^`first_round` pauses.
+    fn new(yields: &'a AtomicUsize, handles: usize, first_round: usize) -> Self {
+        let round = if handles > processors() { Self::SPIN_ROUNDS } else { first_round };
+        WaitBackoff { round, yields }
     }
 
     /// Passes some time. `false` when it is time to sleep, or when the time is up.
-    fn wait(&mut self, deadline: Option<Instant>) -> bool {
-        if self.round < Self::SPINS {
+    fn snooze(&mut self, deadline: Option<Instant>) -> bool {
+        if self.round < Self::SPIN_ROUNDS {
             for _ in 0..1 << self.round {
                 core::hint::spin_loop();
             }
-        } else if self.round < Self::SPINS + self.yields.get()
+        } else if self.round < Self::SPIN_ROUNDS + self.yields.get()
             && deadline.is_none_or(|deadline| Instant::now() < deadline)
         {
             thread::yield_now();
@@ -151,17 +151,17 @@ impl<'a> Patience<'a> {
     }
 
     /// Whether time is nearly up, so that whatever is there must do.
-    fn is_ending(&self) -> bool {
-        self.round >= Self::SPINS
+    fn is_yielding(&self) -> bool {
+        self.round >= Self::SPIN_ROUNDS
     }
 
     /// Sleeps until `future` is ready or `deadline` has passed, and learns from how long that took.
-    fn sleep<F: Future + Unpin>(&self, future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
+    fn park<F: Future + Unpin>(&self, future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
         let start = Instant::now();
         let answer = block_on(future, deadline);
         let yields = self.yields.get();
-        self.yields.set(match start.elapsed() < Self::SHORT {
-            true => (yields * 2 + 8).min(Self::MOST_YIELDS),
+        self.yields.set(match start.elapsed() < Self::SHORT_WAIT {
+            true => (yields * 2 + 8).min(Self::MAX_YIELDS),
             false => yields / 2,
         });
         answer
@@ -175,13 +175,13 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     /// [`Disconnected`](QueueError::Disconnected) when nothing is left and nothing will come.
     #[inline]
     pub fn recv_blocking(&self) -> Result<M, QueueError<M>> {
-        let core = self.queue().core();
-        if let Some(message) = core.poll_batch() {
+        let queue = self.queue().inner();
+        if let Some(message) = queue.poll_fast() {
             return Ok(message);
         }
-        match core.poll_leisurely(usize::MAX)? {
+        match queue.poll_gathering(usize::MAX)? {
             Some(message) => Ok(message),
-            None => self.recv_patiently(None),
+            None => self.recv_slow(None),
         }
     }
 
@@ -199,24 +199,24 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     /// # Errors
     /// [`Empty`](QueueError::Empty) when the time is up, [`Disconnected`](QueueError::Disconnected).
     pub fn recv_timeout(&self, timeout: Duration) -> Result<M, QueueError<M>> {
-        match self.queue().core().try_poll()? {
+        match self.queue().inner().try_poll()? {
             Some(message) => Ok(message),
-            None => self.recv_patiently(Instant::now().checked_add(timeout)),
+            None => self.recv_slow(Instant::now().checked_add(timeout)),
         }
     }
 
     #[cold]
-    fn recv_patiently(&self, deadline: Option<Instant>) -> Result<M, QueueError<M>> {
-        let core = self.queue().core();
-        let mut patience = Patience::new(&core.receive_patience, core.handles(), 0);
-        while patience.wait(deadline) {
-            if core.may_receive()
-                && let Some(message) = core.try_poll()?
+    fn recv_slow(&self, deadline: Option<Instant>) -> Result<M, QueueError<M>> {
+        let queue = self.queue().inner();
+        let mut backoff = WaitBackoff::new(queue.receive_yields(), queue.handles(), 0);
+        while backoff.snooze(deadline) {
+            if queue.may_receive()
+                && let Some(message) = queue.try_poll()?
             {
                 return Ok(message);
             }
         }
-        patience.sleep(&mut self.recv(), deadline).unwrap_or(Err(QueueError::Empty))
+        backoff.park(&mut self.recv(), deadline).unwrap_or(Err(QueueError::Empty))
     }
 }
 
@@ -241,12 +241,12 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
     /// [`Closed`](QueueError::Closed), with the message.
     #[inline]
     pub fn send_blocking(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
-        let core = self.queue().core();
-        match core.offer(core.enclose(message)) {
+        let queue = self.queue().inner();
+        match queue.offer(queue.to_item(message)) {
             // By itself, so that the place for a message in the outcome is not copied.
             Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
-            Ok(outcome) => Ok(outcome.map(O::open)),
-            Err(refusal) => self.send_patiently(refusal, None),
+            Ok(outcome) => Ok(outcome.map(O::into_message)),
+            Err(refusal) => self.send_slow(refusal, None),
         }
     }
 
@@ -255,44 +255,44 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
     /// # Errors
     /// [`Timeout`](QueueError::Timeout) when the time is up, [`Closed`](QueueError::Closed); both with the message.
     pub fn send_timeout(&self, message: M, timeout: Duration) -> Result<OfferOutcome<M>, QueueError<M>> {
-        let core = self.queue().core();
-        match core.offer(core.enclose(message)) {
-            Ok(outcome) => Ok(outcome.map(O::open)),
-            Err(refusal) => self.send_patiently(refusal, Instant::now().checked_add(timeout)),
+        let queue = self.queue().inner();
+        match queue.offer(queue.to_item(message)) {
+            Ok(outcome) => Ok(outcome.map(O::into_message)),
+            Err(refusal) => self.send_slow(refusal, Instant::now().checked_add(timeout)),
         }
     }
 
     #[cold]
-    fn send_patiently(
+    fn send_slow(
         &self,
         refusal: QueueError<O::Item>,
         deadline: Option<Instant>,
     ) -> Result<OfferOutcome<M>, QueueError<M>> {
-        let core = self.queue().core();
+        let queue = self.queue().inner();
         let QueueError::Full(mut item) = refusal else {
-            return Err(core.refuse(refusal));
+            return Err(queue.reject(refusal));
         };
-        let control = core.is_control(&item);
-        if !core.may_wait(control) {
-            return Err(core.refuse(QueueError::Full(item)));
+        let control = queue.is_control(&item);
+        if !queue.can_wait(control) {
+            return Err(queue.reject(QueueError::Full(item)));
         }
         // Not for a single place at once: filling that, and waiting again, would make the two sides meet for every
-        // message. A moment later there is room for many.
-        let many = (core.capacity().unwrap_or(1) / 8).clamp(1, 128);
-        let first_look = if many > 8 { Patience::SPINS - 2 } else { 0 };
-        let mut patience = Patience::new(&core.send_patience, core.handles(), first_look);
-        while patience.wait(deadline) {
-            let enough = if patience.is_ending() { 1 } else { many };
-            if control || core.room_now() >= enough || core.is_closed() {
-                match core.offer(item) {
-                    Ok(outcome) => return Ok(outcome.map(O::open)),
+        // message. A moment later there is room for batch.
+        let batch = (queue.capacity().unwrap_or(1) / 8).clamp(1, 128);
+        let first_round = if batch > 8 { WaitBackoff::SPIN_ROUNDS - 2 } else { 0 };
+        let mut backoff = WaitBackoff::new(queue.send_yields(), queue.handles(), first_round);
+        while backoff.snooze(deadline) {
+            let needed = if backoff.is_yielding() { 1 } else { batch };
+            if control || queue.free_capacity() >= needed || queue.is_closed() {
+                match queue.offer(item) {
+                    Ok(outcome) => return Ok(outcome.map(O::into_message)),
                     Err(QueueError::Full(back)) => item = back,
-                    Err(error) => return Err(core.refuse(error)),
+                    Err(error) => return Err(queue.reject(error)),
                 }
             }
         }
         let mut offer = self.queue().offer_item(item);
-        match patience.sleep(&mut offer, deadline) {
+        match backoff.park(&mut offer, deadline) {
             Some(answer) => answer,
             None => Err(offer.into_message().map_or(QueueError::Disconnected, QueueError::Timeout)),
         }

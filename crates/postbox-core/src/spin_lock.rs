@@ -46,7 +46,7 @@ impl<T> SpinLock<T> {
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
         match self.try_lock() {
             Some(guard) => guard,
-            None => self.contend(),
+            None => self.lock_slow(),
         }
     }
 
@@ -61,14 +61,14 @@ impl<T> SpinLock<T> {
 
     /// Takes the lock after an attempt that failed.
     #[cold]
-    pub(crate) fn contend(&self) -> SpinGuard<'_, T> {
-        let mut relax = Relax::new();
+    pub(crate) fn lock_slow(&self) -> SpinGuard<'_, T> {
+        let mut backoff = LockBackoff::new();
         loop {
-            relax.relax();
+            backoff.snooze();
             // Look before trying: a read shares the cache line, an attempt would steal it from the holder. (The model
             // checker may let a plain read see an old value for ever.)
             while cfg!(not(postbox_loom)) && self.locked.load(Ordering::Relaxed) {
-                relax.relax();
+                backoff.snooze();
             }
             if let Some(guard) = self.try_lock() {
                 return guard;
@@ -110,38 +110,38 @@ impl<T> fmt::Debug for SpinLock<T> {
 }
 
 /// How a contender passes the time: briefly on the processor, then off it.
-struct Relax {
-    looks: u32,
+struct LockBackoff {
+    rounds: u32,
 }
 
-impl Relax {
+impl LockBackoff {
     /// Looks at doubling distances, up to 2^7 pauses, before the time slice is given up. Long distances are good for
     /// throughput: a holder of the lock that comes back for it soon keeps its cache line meanwhile.
-    const SPINS: u32 = 7;
+    const SPIN_ROUNDS: u32 = 7;
     /// Yields before naps.
     #[cfg(feature = "std")]
-    const YIELDS: u32 = 10_000;
+    const YIELD_ROUNDS: u32 = 10_000;
 
     fn new() -> Self {
-        Relax { looks: 0 }
+        LockBackoff { rounds: 0 }
     }
 
     #[cfg(postbox_loom)]
-    fn relax(&mut self) {
+    fn snooze(&mut self) {
         loom::thread::yield_now();
     }
 
     #[cfg(not(postbox_loom))]
-    fn relax(&mut self) {
-        self.looks = self.looks.saturating_add(1);
+    fn snooze(&mut self) {
+        self.rounds = self.rounds.saturating_add(1);
         #[cfg(feature = "std")]
-        if self.looks > Self::SPINS + Self::YIELDS {
+        if self.rounds > Self::SPIN_ROUNDS + Self::YIELD_ROUNDS {
             // The holder was preempted and yielding does not reach it: it has a lower priority, say.
             return std::thread::sleep(core::time::Duration::from_micros(50));
-        } else if self.looks > Self::SPINS {
+        } else if self.rounds > Self::SPIN_ROUNDS {
             return std::thread::yield_now();
         }
-        for _ in 0..1 << self.looks.min(Self::SPINS) {
+        for _ in 0..1 << self.rounds.min(Self::SPIN_ROUNDS) {
             core::hint::spin_loop();
         }
     }

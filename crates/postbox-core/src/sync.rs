@@ -30,9 +30,9 @@ pub trait Lock<T> {
     fn new(value: T) -> Self;
     fn lock(&self) -> Self::Guard<'_>;
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
-    /// The first half of [`lock`](Lock::lock): without a guard, [`wait_for`](Lock::wait_for) is the other.
-    fn lock_at_once(&self) -> Option<Self::Guard<'_>>;
-    fn wait_for(&self) -> Self::Guard<'_>;
+    /// The first half of [`lock`](Lock::lock): without a guard, [`lock_slow`](Lock::lock_slow) is the other.
+    fn lock_fast(&self) -> Option<Self::Guard<'_>>;
+    fn lock_slow(&self) -> Self::Guard<'_>;
 }
 
 /// A machine word that may be read without holding the lock under which it is written.
@@ -43,10 +43,10 @@ pub trait Count {
     fn get(&self) -> usize;
     /// Writes without ordering.
     fn set(&self, value: usize);
-    /// Reads, and sees all that happened before the [`publish`](Count::publish) that it reads from.
-    fn observe(&self) -> usize;
+    /// Reads, and sees all that happened before the [`publish`](Count::store_release) that it reads from.
+    fn load_acquire(&self) -> usize;
     /// Writes, and makes all that happened before visible to threads that observe the value.
-    fn publish(&self, value: usize);
+    fn store_release(&self, value: usize);
     /// Adds one and returns the value before.
     fn increment(&self) -> usize;
     /// Takes one away and returns the value before.
@@ -139,13 +139,13 @@ impl<T> Lock<T> for SpinLock<T> {
     }
 
     #[inline(always)]
-    fn lock_at_once(&self) -> Option<SpinGuard<'_, T>> {
+    fn lock_fast(&self) -> Option<SpinGuard<'_, T>> {
         // For the model checker it is all one, and it has less to look at.
         if cfg!(postbox_loom) { Some(SpinLock::lock(self)) } else { SpinLock::try_lock(self) }
     }
 
-    fn wait_for(&self) -> SpinGuard<'_, T> {
-        SpinLock::contend(self)
+    fn lock_slow(&self) -> SpinGuard<'_, T> {
+        SpinLock::lock_slow(self)
     }
 }
 
@@ -165,12 +165,12 @@ impl Count for AtomicUsize {
     }
 
     #[inline(always)]
-    fn observe(&self) -> usize {
+    fn load_acquire(&self) -> usize {
         self.load(Ordering::Acquire)
     }
 
     #[inline(always)]
-    fn publish(&self, value: usize) {
+    fn store_release(&self, value: usize) {
         self.store(value, Ordering::Release);
     }
 
@@ -204,11 +204,11 @@ impl<T> Lock<T> for RefCell<T> {
     }
 
     #[inline(always)]
-    fn lock_at_once(&self) -> Option<RefMut<'_, T>> {
+    fn lock_fast(&self) -> Option<RefMut<'_, T>> {
         self.try_lock()
     }
 
-    fn wait_for(&self) -> RefMut<'_, T> {
+    fn lock_slow(&self) -> RefMut<'_, T> {
         self.borrow_mut()
     }
 }
@@ -229,12 +229,12 @@ impl Count for Cell<usize> {
     }
 
     #[inline(always)]
-    fn observe(&self) -> usize {
+    fn load_acquire(&self) -> usize {
         Cell::get(self)
     }
 
     #[inline(always)]
-    fn publish(&self, value: usize) {
+    fn store_release(&self, value: usize) {
         Cell::set(self, value);
     }
 
@@ -291,7 +291,7 @@ mod model {
             self.guard(self.value.lock().unwrap())
         }
 
-        pub(crate) fn contend(&self) -> SpinGuard<'_, T> {
+        pub(crate) fn lock_slow(&self) -> SpinGuard<'_, T> {
             self.lock()
         }
 

@@ -43,7 +43,7 @@ pub struct Ticket {
 pub struct WaitQueue<C: MailboxConcurrency> {
     /// How many tickets wait un-notified. Read without the lock by threads that might have to notify.
     waiting: C::Count,
-    line: C::Lock<Line>,
+    waiters: C::Lock<WaiterList>,
 }
 
 impl<C: MailboxConcurrency> fmt::Debug for WaitQueue<C> {
@@ -62,7 +62,7 @@ impl<C: MailboxConcurrency> Default for WaitQueue<C> {
 ///
 /// A doubly linked list in a slab: any ticket leaves in constant time, and places are used again.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct WaiterList {
     slots: Vec<Slot>,
     head: u32,
     tail: u32,
@@ -84,7 +84,7 @@ struct Slot {
 impl<C: MailboxConcurrency> WaitQueue<C> {
     /// An empty queue. Allocates nothing until a task waits.
     pub fn new() -> Self {
-        WaitQueue { waiting: C::Count::new(0), line: C::Lock::new(Line::default()) }
+        WaitQueue { waiting: C::Count::new(0), waiters: C::Lock::new(WaiterList::default()) }
     }
 
     /// Whether anybody waits. Exact for a caller that holds the lock under which waiters register.
@@ -113,26 +113,26 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// until it holds no lock; for the same reason `waker` is cloned by the caller, before it takes its locks.
     #[must_use = "a waker must be dropped when no lock is held"]
     pub fn register(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Option<Waker> {
-        let mut line = self.line.lock();
-        let unused = line.register(ticket, waker);
-        self.waiting.set(line.len());
+        let mut waiters = self.waiters.lock();
+        let unused = waiters.register(ticket, waker);
+        self.waiting.set(waiters.len());
         unused
     }
 
     /// Takes the first waiter out and gives its waker, to be woken once the caller holds no lock.
     pub fn notify_one(&self) -> Option<Waker> {
-        let mut line = self.line.lock();
-        let waker = line.take_first();
-        self.waiting.set(line.len());
+        let mut waiters = self.waiters.lock();
+        let waker = waiters.pop_first();
+        self.waiting.set(waiters.len());
         waker
     }
 
     /// Wakes all waiters. The caller holds no lock.
     pub fn wake_all(&self) {
         let wakers = {
-            let mut line = self.line.lock();
+            let mut waiters = self.waiters.lock();
             self.waiting.set(0);
-            line.take_all()
+            waiters.drain()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -147,26 +147,26 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
         if !self.is_waiting() {
             return None;
         }
-        let mut line = self.line.lock();
-        let waker = line.remove(&ticket);
-        self.waiting.set(line.len());
+        let mut waiters = self.waiters.lock();
+        let waker = waiters.remove(&ticket);
+        self.waiting.set(waiters.len());
         waker
     }
 
     /// How many places the slab holds, used and free: tests look at it for leaks.
     #[doc(hidden)]
-    pub fn places(&self) -> usize {
-        self.line.lock().slots.len()
+    pub fn slots(&self) -> usize {
+        self.waiters.lock().slots.len()
     }
 }
 
-impl Default for Line {
+impl Default for WaiterList {
     fn default() -> Self {
-        Line { slots: Vec::new(), head: NONE, tail: NONE, free: NONE, len: 0 }
+        WaiterList { slots: Vec::new(), head: NONE, tail: NONE, free: NONE, len: 0 }
     }
 }
 
-impl Line {
+impl WaiterList {
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
@@ -196,21 +196,21 @@ impl Line {
 
     /// See [`WaitQueue::notify_one`].
     #[inline]
-    pub(crate) fn take_first(&mut self) -> Option<Waker> {
-        if self.is_empty() { None } else { self.take(self.head) }
+    pub(crate) fn pop_first(&mut self) -> Option<Waker> {
+        if self.is_empty() { None } else { self.remove_at(self.head) }
     }
 
     /// All wakers, to be woken under no lock.
-    pub(crate) fn take_all(&mut self) -> Vec<Waker> {
-        core::iter::from_fn(|| self.take_first()).collect()
+    pub(crate) fn drain(&mut self) -> Vec<Waker> {
+        core::iter::from_fn(|| self.pop_first()).collect()
     }
 
     /// See [`WaitQueue::remove`].
     pub(crate) fn remove(&mut self, ticket: &Ticket) -> Option<Waker> {
-        if self.is_waiting(ticket) { self.take(ticket.index) } else { None }
+        if self.is_waiting(ticket) { self.remove_at(ticket.index) } else { None }
     }
 
-    /// Whether the ticket's own registration is still in the line.
+    /// Whether the ticket's own registration is still in the waiters.
     fn is_waiting(&self, ticket: &Ticket) -> bool {
         self.slots[ticket.index as usize].generation == ticket.generation
     }
@@ -236,7 +236,7 @@ impl Line {
 
     /// Takes a waiter out of the line and frees its slot; its ticket is of an old generation from now on.
     #[inline]
-    fn take(&mut self, index: u32) -> Option<Waker> {
+    fn remove_at(&mut self, index: u32) -> Option<Waker> {
         if self.head == self.tail {
             (self.head, self.tail) = (NONE, NONE);
         } else {

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use super::Ledger;
-use super::slot::{Extras, Slot, whole};
+use super::slot::{Extras, Slot, id_from_halves};
 use super::types::Dead;
 
 impl<M> Ledger<M> {
@@ -19,9 +19,9 @@ impl<M> Ledger<M> {
     pub fn redrive(&mut self, now: u64, max: usize) -> usize {
         self.advance(now);
         let mut moved = 0;
-        while moved < max && self.is_open() {
+        while moved < max && self.has_capacity() {
             let Some(dead) = self.dead.pop_front() else { break };
-            self.revive(dead);
+            self.requeue_dead_letter(dead);
             moved += 1;
         }
         moved
@@ -30,45 +30,45 @@ impl<M> Ledger<M> {
     /// Makes one dead letter ready again. `false` if there is none with this id, or no room.
     pub fn redrive_one(&mut self, now: u64, id: u128) -> bool {
         self.advance(now);
-        if !self.is_open() {
+        if !self.has_capacity() {
             return false;
         }
-        let place = self.dead.iter().position(|dead| dead.id == id);
-        let Some(dead) = place.and_then(|place| self.dead.remove(place)) else { return false };
-        self.revive(dead);
+        let index = self.dead.iter().position(|dead| dead.id == id);
+        let Some(dead) = index.and_then(|index| self.dead.remove(index)) else { return false };
+        self.requeue_dead_letter(dead);
         true
     }
 
     /// Takes the dead letters out.
     pub fn purge_dead(&mut self) -> VecDeque<Dead<M>> {
-        if let Some(ids) = &mut self.ids {
-            ids.forget_dead();
+        if let Some(ids) = &mut self.id_index {
+            ids.remove_dead();
         }
         core::mem::take(&mut self.dead)
     }
 
-    pub(super) fn bury(&mut self, slot: u32, reason: Cow<'static, str>) {
-        let gone = self.remove(slot);
-        if let Some(ids) = &mut self.ids {
-            ids.died(whole(gone.id));
+    pub(super) fn move_to_dead_letters(&mut self, slot: u32, reason: Cow<'static, str>) {
+        let removed = self.remove(slot);
+        if let Some(ids) = &mut self.id_index {
+            ids.mark_dead(id_from_halves(removed.id));
         }
         self.dead.push_back(Dead {
-            id: whole(gone.id),
-            message: gone.message,
-            deliveries: gone.deliveries,
-            sent_at: gone.sent_at,
+            id: id_from_halves(removed.id),
+            message: removed.message,
+            deliveries: removed.deliveries,
+            sent_at: removed.sent_at,
             died_at: self.now,
             reason,
-            group: gone.extras.and_then(|extras| extras.group),
+            group: removed.extras.and_then(|extras| extras.group),
         });
     }
 
-    fn revive(&mut self, dead: Dead<M>) {
-        self.counter += 1;
-        let arrival = self.counter;
+    fn requeue_dead_letter(&mut self, dead: Dead<M>) {
+        self.last_number += 1;
+        let arrival = self.last_number;
         let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival }));
-        let slot = self.slots.vacancy().fill(Slot::new(dead.id, dead.message, dead.sent_at, extras));
-        self.remember_id(dead.id, slot);
+        let slot = self.slots.vacant_entry().insert(Slot::new(dead.id, dead.message, dead.sent_at, extras));
+        self.index_id(dead.id, slot);
         self.join(slot);
     }
 }

@@ -1,4 +1,4 @@
-//! What is due when: a four-way heap whose entries know their place, so that any of them can leave.
+//! What is due when: a four-way heap whose entries know their index, so that any of them can leave.
 
 use alloc::vec::Vec;
 
@@ -6,45 +6,45 @@ use super::slab::NONE;
 
 /// A moment at which something happens to a message. Equal moments keep the order in which they were set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Due {
+pub(super) struct Deadline {
     pub(super) at: u64,
     pub(super) order: u64,
     pub(super) slot: u32,
 }
 
-/// The heap. Whoever owns the messages keeps, for each slot, the place that `moved` tells.
+/// The heap. Whoever owns the messages keeps, for each slot, the index that `moved` tells.
 #[derive(Debug, Default)]
-pub(super) struct DueHeap {
-    heap: Vec<Due>,
+pub(super) struct DeadlineHeap {
+    heap: Vec<Deadline>,
 }
 
-impl DueHeap {
+impl DeadlineHeap {
     pub(super) const fn new() -> Self {
-        DueHeap { heap: Vec::new() }
+        DeadlineHeap { heap: Vec::new() }
     }
 
-    pub(super) fn first(&self) -> Option<Due> {
+    pub(super) fn first(&self) -> Option<Deadline> {
         self.heap.first().copied()
     }
 
-    pub(super) fn get(&self, place: u32) -> Due {
-        self.heap[place as usize]
+    pub(super) fn get(&self, index: u32) -> Deadline {
+        self.heap[index as usize]
     }
 
-    pub(super) fn push(&mut self, due: Due, moved: impl FnMut(u32, u32)) {
+    pub(super) fn push(&mut self, due: Deadline, moved: impl FnMut(u32, u32)) {
         self.heap.push(due);
-        self.rise(self.heap.len() - 1, moved);
+        self.sift_up(self.heap.len() - 1, moved);
     }
 
-    pub(super) fn remove(&mut self, place: u32, mut moved: impl FnMut(u32, u32)) {
-        let place = place as usize;
-        let gone = self.heap.swap_remove(place);
-        moved(gone.slot, NONE);
-        if place < self.heap.len() {
-            if self.heap[place] < gone {
-                self.rise(place, moved);
+    pub(super) fn remove(&mut self, index: u32, mut moved: impl FnMut(u32, u32)) {
+        let index = index as usize;
+        let removed = self.heap.swap_remove(index);
+        moved(removed.slot, NONE);
+        if index < self.heap.len() {
+            if self.heap[index] < removed {
+                self.sift_up(index, moved);
             } else {
-                self.sink(place, moved);
+                self.sift_down(index, moved);
             }
         }
         if self.heap.is_empty() && self.heap.capacity() > 1024 {
@@ -56,35 +56,35 @@ impl DueHeap {
         self.heap = Vec::new();
     }
 
-    fn rise(&mut self, mut place: usize, mut moved: impl FnMut(u32, u32)) {
-        let due = self.heap[place];
-        while place > 0 {
-            let parent = (place - 1) / 4;
+    fn sift_up(&mut self, mut index: usize, mut moved: impl FnMut(u32, u32)) {
+        let due = self.heap[index];
+        while index > 0 {
+            let parent = (index - 1) / 4;
             if self.heap[parent] <= due {
                 break;
             }
-            self.heap[place] = self.heap[parent];
-            moved(self.heap[place].slot, place as u32);
-            place = parent;
+            self.heap[index] = self.heap[parent];
+            moved(self.heap[index].slot, index as u32);
+            index = parent;
         }
-        self.heap[place] = due;
-        moved(due.slot, place as u32);
+        self.heap[index] = due;
+        moved(due.slot, index as u32);
     }
 
-    fn sink(&mut self, mut place: usize, mut moved: impl FnMut(u32, u32)) {
-        let due = self.heap[place];
+    fn sift_down(&mut self, mut index: usize, mut moved: impl FnMut(u32, u32)) {
+        let due = self.heap[index];
         loop {
-            let first = place * 4 + 1;
+            let first = index * 4 + 1;
             let children = first..(first + 4).min(self.heap.len());
             let Some(least) = children.min_by_key(|&child| self.heap[child]) else { break };
             if due <= self.heap[least] {
                 break;
             }
-            self.heap[place] = self.heap[least];
-            moved(self.heap[place].slot, place as u32);
-            place = least;
+            self.heap[index] = self.heap[least];
+            moved(self.heap[index].slot, index as u32);
+            index = least;
         }
-        self.heap[place] = due;
-        moved(due.slot, place as u32);
+        self.heap[index] = due;
+        moved(due.slot, index as u32);
     }
 }

@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 
-/// A message behind another of its group. What has gone meanwhile (expired) is known by its arrival, since its slot may be
+/// A message behind another of its group. What has removed meanwhile (expired) is known by its arrival, since its slot may be
 /// in use again, and is skipped when its turn comes: leaving is constant time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind {
@@ -16,8 +16,8 @@ pub(super) struct Behind {
 struct Group {
     head: u32,
     behind: VecDeque<Behind>,
-    /// How many of those behind have gone.
-    gone: usize,
+    /// How many of those behind have removed.
+    removed: usize,
 }
 
 #[derive(Debug)]
@@ -48,28 +48,28 @@ impl Groups {
             group.behind.push_back(message);
             return false;
         }
-        self.groups.insert(Arc::clone(name), Group { head: message.slot, behind: VecDeque::new(), gone: 0 });
+        self.groups.insert(Arc::clone(name), Group { head: message.slot, behind: VecDeque::new(), removed: 0 });
         true
     }
 
-    /// A message leaves its group for good. Whoever is at the head because of it can now be delivered. `is_there` tells
+    /// A message leaves its group for good. Whoever is at the head because of it can now be delivered. `is_queued` tells
     /// whether one of those behind is still there.
-    pub(super) fn leave(&mut self, name: &Arc<str>, slot: u32, is_there: impl Fn(&Behind) -> bool) -> Option<u32> {
+    pub(super) fn leave(&mut self, name: &Arc<str>, slot: u32, is_queued: impl Fn(&Behind) -> bool) -> Option<u32> {
         let group = self.groups.get_mut(name)?;
         if group.head != slot {
-            group.gone += 1;
-            if group.gone > 32 && group.gone * 2 > group.behind.len() {
-                group.behind.retain(|behind| is_there(behind));
-                group.gone = 0;
+            group.removed += 1;
+            if group.removed > 32 && group.removed * 2 > group.behind.len() {
+                group.behind.retain(|behind| is_queued(behind));
+                group.removed = 0;
             }
             return None;
         }
         while let Some(next) = group.behind.pop_front() {
-            if is_there(&next) {
+            if is_queued(&next) {
                 group.head = next.slot;
                 return Some(next.slot);
             }
-            group.gone = group.gone.saturating_sub(1);
+            group.removed = group.removed.saturating_sub(1);
         }
         self.groups.remove(name);
         None

@@ -3,65 +3,65 @@
 use alloc::collections::BTreeMap;
 
 use super::Ledger;
-use super::slot::whole;
+use super::slot::id_from_halves;
 
 /// Where the message with an id is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     Slot(u32),
     Dead,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ids {
-    places: BTreeMap<u128, Place>,
+pub(super) struct IdIndex {
+    locations: BTreeMap<u128, Location>,
 }
 
-impl Ids {
+impl IdIndex {
     /// The message with this id is a dead letter now.
-    pub(super) fn died(&mut self, id: u128) {
-        self.places.insert(id, Place::Dead);
+    pub(super) fn mark_dead(&mut self, id: u128) {
+        self.locations.insert(id, Location::Dead);
     }
 
-    /// Every message is gone, except the dead letters.
-    pub(super) fn forget_stored(&mut self) {
-        self.places.retain(|_, place| *place == Place::Dead);
+    /// Every message is removed, except the dead letters.
+    pub(super) fn remove_stored(&mut self) {
+        self.locations.retain(|_, location| *location == Location::Dead);
     }
 
-    /// The dead letters are gone.
-    pub(super) fn forget_dead(&mut self) {
-        self.places.retain(|_, place| *place != Place::Dead);
+    /// The dead letters are removed.
+    pub(super) fn remove_dead(&mut self) {
+        self.locations.retain(|_, location| *location != Location::Dead);
     }
 }
 
 impl<M> Ledger<M> {
     /// The message with an id. The first call looks at every message; from then on the ids are kept.
     pub(super) fn held(&mut self, id: u128) -> Option<&M> {
-        let Ledger { ids, slots, dead, .. } = self;
-        let ids = ids.get_or_insert_with(|| {
-            let dead = dead.iter().map(|dead| (dead.id, Place::Dead));
-            let stored = slots.iter().map(|(slot, held)| (whole(held.id), Place::Slot(slot)));
-            Ids { places: dead.chain(stored).collect() }
+        let Ledger { id_index, slots, dead, .. } = self;
+        let ids = id_index.get_or_insert_with(|| {
+            let dead = dead.iter().map(|dead| (dead.id, Location::Dead));
+            let stored = slots.iter().map(|(slot, held)| (id_from_halves(held.id), Location::Slot(slot)));
+            IdIndex { locations: dead.chain(stored).collect() }
         });
-        match ids.places.get(&id)? {
-            Place::Slot(slot) => slots.get(*slot).map(|held| &held.message),
-            Place::Dead => dead.iter().find(|dead| dead.id == id).map(|dead| &dead.message),
+        match ids.locations.get(&id)? {
+            Location::Slot(slot) => slots.get(*slot).map(|held| &held.message),
+            Location::Dead => dead.iter().find(|dead| dead.id == id).map(|dead| &dead.message),
         }
     }
 
     #[inline(always)]
-    pub(super) fn remember_id(&mut self, id: u128, slot: u32) {
-        if let Some(ids) = &mut self.ids {
-            ids.places.insert(id, Place::Slot(slot));
+    pub(super) fn index_id(&mut self, id: u128, slot: u32) {
+        if let Some(ids) = &mut self.id_index {
+            ids.locations.insert(id, Location::Slot(slot));
         }
     }
 
     #[inline(always)]
-    pub(super) fn forget_id(&mut self, id: [u64; 2], slot: u32) {
-        if let Some(ids) = &mut self.ids
-            && ids.places.get(&whole(id)) == Some(&Place::Slot(slot))
+    pub(super) fn unindex_id(&mut self, id: [u64; 2], slot: u32) {
+        if let Some(ids) = &mut self.id_index
+            && ids.locations.get(&id_from_halves(id)) == Some(&Location::Slot(slot))
         {
-            ids.places.remove(&whole(id));
+            ids.locations.remove(&id_from_halves(id));
         }
     }
 }

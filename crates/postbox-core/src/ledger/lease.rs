@@ -15,12 +15,12 @@ impl<M> Ledger<M> {
         let now = self.advance(now);
         // Not before now: what ends at once ends with the next call, not within this one.
         let until = until.max(now);
-        let first = self.ready.head;
-        let taken = match self.slots.get(self.line.tail).is_none_or(|last| last.until <= until) {
-            true => self.lease_run(max, until),
-            false => return self.lease_singly(max, until, take),
+        let first = self.ready.first();
+        let taken = match self.slots.get(self.leases.last()).is_none_or(|last| last.until <= until) {
+            true => self.lease_batch(max, until),
+            false => return self.lease_one_by_one(max, until, take),
         };
-        // Shown when all is in its place: what the caller does with them may fail.
+        // Shown when all is in its heap_index: what the caller does with them may fail.
         let mut slot = first;
         for _ in 0..taken {
             let held = self.slot(slot);
@@ -51,10 +51,10 @@ impl<M> Ledger<M> {
         let held = self.slots.get_mut(slot).filter(|held| held.is_leased(receipt)).ok_or(Stale)?;
         take(&mut held.message);
         match held {
-            Slot { extras: None, place: NONE, prev, next, id, .. } => {
+            Slot { extras: None, heap_index: NONE, prev, next, id, .. } => {
                 let (prev, next, id) = (*prev, *next, *id);
-                self.forget_id(id, slot);
-                self.line.close_gap(&mut self.slots, prev, next);
+                self.unindex_id(id, slot);
+                self.leases.unlink(&mut self.slots, prev, next);
                 self.leased -= 1;
                 self.slots.forget(slot);
             }
@@ -70,13 +70,13 @@ impl<M> Ledger<M> {
     pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), Stale> {
         let now = self.advance(now);
         let slot = self.leased(receipt)?;
-        self.take_from_due(slot);
+        self.unschedule(slot);
         if at > now {
             self.delayed += 1;
-            self.put_off(slot, at, State::Returning);
-            self.watch_expiry(slot);
+            self.schedule(slot, at, State::Returning);
+            self.schedule_expiry(slot);
         } else {
-            self.surface(slot);
+            self.make_ready(slot);
         }
         // Its expiry did not count while it was leased, and may have passed.
         self.advance(now);
@@ -84,7 +84,7 @@ impl<M> Ledger<M> {
     }
 
     /// Ends a lease as if the message had not been delivered: it is where it was among what can be delivered, and its deliveries
-    /// are as many as before.
+    /// are as count as before.
     ///
     /// ```
     /// use postbox_core::{Ledger, LedgerOptions, Posting};
@@ -103,14 +103,14 @@ impl<M> Ledger<M> {
     pub fn release(&mut self, now: u64, receipt: Receipt) -> Result<(), Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
-        self.take_from_due(slot);
+        self.unschedule(slot);
         let held = self.slot_mut(slot);
         held.deliveries = held.deliveries.saturating_sub(1);
         held.state = State::Ready;
         self.ready.insert_by_rank(&mut self.slots, slot);
         self.deliverable += 1;
         self.surfaced += 1;
-        self.watch_expiry(slot);
+        self.schedule_expiry(slot);
         self.advance(now);
         Ok(())
     }
@@ -122,10 +122,10 @@ impl<M> Ledger<M> {
     pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
-        if self.due_at(slot) < until {
-            self.take_from_due(slot);
+        if self.deadline_of(slot) < until {
+            self.unschedule(slot);
             self.leased += 1;
-            self.put_off(slot, until, State::Leased);
+            self.schedule(slot, until, State::Leased);
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl<M> Ledger<M> {
     pub fn dead_letter(&mut self, now: u64, receipt: Receipt, reason: Cow<'static, str>) -> Result<(), Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
-        self.bury(slot, reason);
+        self.move_to_dead_letters(slot, reason);
         Ok(())
     }
 
@@ -148,55 +148,47 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Leases up to `max` of what can be delivered to the end of the line, which they follow in time: as a whole, since they follow
-    /// each other already. How many.
+    /// Leases up to `max` of what can be delivered to the end of the line, which they push_linked in time: as a id_from_halves, since they push_linked
+    /// each other already. How count.
     #[inline(always)]
-    pub(super) fn lease_run(&mut self, max: usize, until: u64) -> usize {
-        let first = self.ready.head;
-        let (mut last, mut next, mut many) = (NONE, first, 0);
-        while many < max
+    pub(super) fn lease_batch(&mut self, max: usize, until: u64) -> usize {
+        let first = self.ready.first();
+        let (mut last, mut next, mut count) = (NONE, first, 0);
+        while count < max
             && let Some(held) = self.slots.get_mut(next)
         {
             if let Some(expiry) = held.expiry(next) {
                 self.expiring.remove(&expiry);
             }
-            self.counter += 1;
-            held.number = self.counter;
+            self.last_number += 1;
+            held.number = self.last_number;
             held.state = State::Leased;
             held.until = until;
             held.deliveries += 1;
             (last, next) = (next, held.next);
-            many += 1;
+            count += 1;
         }
-        if many == 0 {
+        if count == 0 {
             return 0;
         }
-        self.ready.head = next;
-        match self.slots.get_mut(next) {
-            Some(left) => left.prev = NONE,
-            None => self.ready.tail = NONE,
-        }
-        self.slot_mut(last).next = NONE;
-        self.slot_mut(first).prev = self.line.tail;
-        self.line.follow(&mut self.slots, first);
-        self.line.tail = last;
-        self.deliverable -= many;
-        self.leased += many;
-        self.quiet_until = self.quiet_until.min(until);
-        many
+        self.leases.take_front(&mut self.ready, &mut self.slots, last);
+        self.deliverable -= count;
+        self.leased += count;
+        self.next_event_at = self.next_event_at.min(until);
+        count
     }
 
-    /// Leases up to `max` one by one, each to its place in the heap.
-    pub(super) fn lease_singly(&mut self, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
+    /// Leases up to `max` one by one, each to its heap_index in the heap.
+    pub(super) fn lease_one_by_one(&mut self, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
         let mut taken = 0;
-        while taken < max && self.ready.head != NONE {
-            let slot = self.ready.head;
+        while taken < max && self.ready.first() != NONE {
+            let slot = self.ready.first();
             self.unlink(slot);
             if let Some(expiry) = self.slot(slot).expiry(slot) {
                 self.expiring.remove(&expiry);
             }
             self.leased += 1;
-            let number = self.put_off(slot, until, State::Leased);
+            let number = self.schedule(slot, until, State::Leased);
             let held = self.slot_mut(slot);
             held.number = number;
             held.until = until;

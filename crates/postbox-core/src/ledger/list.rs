@@ -6,8 +6,8 @@ use super::slot::Slot;
 /// A list through slots.
 #[derive(Debug)]
 pub(super) struct List {
-    pub(super) head: u32,
-    pub(super) tail: u32,
+    head: u32,
+    tail: u32,
 }
 
 impl List {
@@ -15,22 +15,49 @@ impl List {
         List { head: NONE, tail: NONE }
     }
 
+    #[inline(always)]
+    pub(super) fn first(&self) -> u32 {
+        self.head
+    }
+
+    #[inline(always)]
+    pub(super) fn last(&self) -> u32 {
+        self.tail
+    }
+
     /// Puts a slot at the end.
     pub(super) fn push<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         if let Some(new) = slots.get_mut(slot) {
             (new.prev, new.next) = (self.tail, NONE);
         }
-        self.follow(slots, slot);
+        self.push_linked(slots, slot);
     }
 
     /// Puts a slot at the end that knows its neighbours already.
     #[inline(always)]
-    pub(super) fn follow<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
+    pub(super) fn push_linked<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         let tail = core::mem::replace(&mut self.tail, slot);
         match slots.get_mut(tail) {
             Some(last) => last.next = slot,
             None => self.head = slot,
         }
+    }
+
+    /// Moves the slots of `other`, from its first one up to `last`, to the end.
+    #[inline(always)]
+    pub(super) fn take_front<M>(&mut self, other: &mut List, slots: &mut Slab<Slot<M>>, last: u32) {
+        let first = other.head;
+        let Some(next) = slots.get_mut(last).map(|last| core::mem::replace(&mut last.next, NONE)) else { return };
+        other.head = next;
+        match slots.get_mut(next) {
+            Some(next) => next.prev = NONE,
+            None => other.tail = NONE,
+        }
+        if let Some(first) = slots.get_mut(first) {
+            first.prev = self.tail;
+        }
+        self.push_linked(slots, first);
+        self.tail = last;
     }
 
     /// Puts a slot before the first one of a higher rank. Looks through the slots of a lower rank, from the head.
@@ -56,12 +83,12 @@ impl List {
     /// Takes a slot out.
     pub(super) fn remove<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         let Some(&Slot { prev, next, .. }) = slots.get(slot) else { return };
-        self.close_gap(slots, prev, next);
+        self.unlink(slots, prev, next);
     }
 
     /// What was between these two is out.
     #[inline(always)]
-    pub(super) fn close_gap<M>(&mut self, slots: &mut Slab<Slot<M>>, prev: u32, next: u32) {
+    pub(super) fn unlink<M>(&mut self, slots: &mut Slab<Slot<M>>, prev: u32, next: u32) {
         match slots.get_mut(prev) {
             Some(before) => before.next = next,
             None => self.head = next,

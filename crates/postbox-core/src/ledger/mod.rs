@@ -29,9 +29,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use self::deadline_heap::DueHeap;
+use self::deadline_heap::DeadlineHeap;
 use self::groups::Groups;
-use self::id_index::Ids;
+use self::id_index::IdIndex;
 use self::list::List;
 use self::slab::{NONE, Slab};
 use self::slot::{Expiry, Slot, State};
@@ -64,13 +64,13 @@ pub struct Ledger<M> {
     ready: List,
     /// Leases in the order in which they were given, as long as each ends no earlier than the one before it: mostly all of
     /// them. They come and go in constant time.
-    line: List,
+    leases: List,
     /// How many are ready.
     deliverable: usize,
     /// How many ever became deliverable.
     surfaced: u64,
     /// Delays, and leases that are not in the line.
-    due: DueHeap,
+    deadlines: DeadlineHeap,
     leased: usize,
     delayed: usize,
     groups: Groups,
@@ -79,16 +79,16 @@ pub struct Ledger<M> {
     /// Messages sent with a delay, by id, until they are visible.
     cancellable: BTreeMap<u128, u32>,
     /// Deduplication ids: the message that had it first, and until when that counts.
-    remembered: BTreeMap<Arc<str>, (u128, u64)>,
-    forgotten_at: BTreeSet<(u64, Arc<str>)>,
+    deduplicated_ids: BTreeMap<Arc<str>, (u128, u64)>,
+    deduplication_ends: BTreeSet<(u64, Arc<str>)>,
     dead: VecDeque<Dead<M>>,
     /// Messages by id; kept from the first send with an id of the caller's own.
-    ids: Option<Ids>,
+    id_index: Option<IdIndex>,
     now: u64,
     /// Nothing happens by itself before this moment.
-    quiet_until: u64,
+    next_event_at: u64,
     /// Numbers deliveries and orders what is due at the same moment.
-    counter: u64,
+    last_number: u64,
     expired: u64,
     /// Messages that went by themselves, for the caller to drop where it suits.
     discarded: Vec<M>,
@@ -101,22 +101,22 @@ impl<M> Ledger<M> {
             options,
             slots: Slab::new(),
             ready: List::new(),
-            line: List::new(),
+            leases: List::new(),
             deliverable: 0,
             surfaced: 0,
-            due: DueHeap::new(),
+            deadlines: DeadlineHeap::new(),
             leased: 0,
             delayed: 0,
             groups: Groups::new(),
             expiring: BTreeSet::new(),
             cancellable: BTreeMap::new(),
-            remembered: BTreeMap::new(),
-            forgotten_at: BTreeSet::new(),
+            deduplicated_ids: BTreeMap::new(),
+            deduplication_ends: BTreeSet::new(),
             dead: VecDeque::new(),
-            ids: None,
+            id_index: None,
             now: 0,
-            quiet_until: u64::MAX,
-            counter: 0,
+            next_event_at: u64::MAX,
+            last_number: 0,
             expired: 0,
             discarded: Vec::new(),
         }
@@ -126,7 +126,7 @@ impl<M> Ledger<M> {
     /// receipt of another ledger is good for nothing in this one.
     #[must_use]
     pub const fn with_numbers_from(mut self, first: u64) -> Self {
-        self.counter = first;
+        self.last_number = first;
         self
     }
 
@@ -150,24 +150,24 @@ impl<M> Ledger<M> {
     /// Takes everything out except the dead letters. Returns how many those were, and them, to be dropped.
     pub fn purge(&mut self, now: u64) -> (usize, impl Sized + use<M>) {
         self.advance(now);
-        let gone = self.slots.len();
+        let removed = self.slots.len();
         let slots = self.slots.clear();
-        self.due.clear();
+        self.deadlines.clear();
         self.groups.clear();
         self.expiring.clear();
         self.cancellable.clear();
-        if let Some(ids) = &mut self.ids {
-            ids.forget_stored();
+        if let Some(ids) = &mut self.id_index {
+            ids.remove_stored();
         }
-        (self.ready, self.line) = (List::new(), List::new());
+        (self.ready, self.leases) = (List::new(), List::new());
         (self.deliverable, self.leased, self.delayed) = (0, 0, 0);
-        (gone, slots)
+        (removed, slots)
     }
 
     /// Forgets every deduplication id.
     pub fn forget_deduplication(&mut self) {
-        self.remembered.clear();
-        self.forgotten_at.clear();
+        self.deduplicated_ids.clear();
+        self.deduplication_ends.clear();
     }
 
     /// How many messages are where.
@@ -183,7 +183,7 @@ impl<M> Ledger<M> {
 
     /// Whether nothing is stored: no message, no dead letter, no deduplication id.
     pub fn is_empty(&self) -> bool {
-        self.slots.len() == 0 && self.dead.is_empty() && self.remembered.is_empty()
+        self.slots.len() == 0 && self.dead.is_empty() && self.deduplicated_ids.is_empty()
     }
 
     /// How many messages a `receive` could deliver, as of the last call.
@@ -205,14 +205,14 @@ impl<M> Ledger<M> {
     /// When the next message may become deliverable by itself: a lease or a delay ends, or a message at the head of its
     /// group expires.
     pub fn next_due(&self) -> Option<u64> {
-        let due = self.first_due().map(|due| due.at);
+        let due = self.first_deadline().map(|due| due.at);
         let expiry = self.expiring.first().map(|expiry| expiry.0);
         due.into_iter().chain(expiry).min()
     }
 
     /// When anything changes by itself, the memory of deduplication ids included.
     pub fn next_change(&self) -> Option<u64> {
-        self.next_due().into_iter().chain(self.forgotten_at.first().map(|forgotten| forgotten.0)).min()
+        self.next_due().into_iter().chain(self.deduplication_ends.first().map(|end| end.0)).min()
     }
 
     /// Messages that went by themselves since the last call: expired ones and duplicates. To be dropped where it suits.
@@ -228,7 +228,7 @@ impl<M> Ledger<M> {
     /// Shows up to `max` messages that are ready, in the order of delivery, and delivers none.
     pub fn peek(&mut self, now: u64, max: usize, mut show: impl FnMut(Held<'_, M>)) {
         self.advance(now);
-        let mut slot = self.ready.head;
+        let mut slot = self.ready.first();
         for _ in 0..max {
             let Some(held) = self.slots.get(slot) else { break };
             show(held.show(Receipt { slot: NONE, number: 0 }));
@@ -239,10 +239,10 @@ impl<M> Ledger<M> {
     /// Whether something changes by itself at `now`, or may.
     #[inline]
     pub const fn is_due(&self, now: u64) -> bool {
-        self.quiet_until <= now
+        self.next_event_at <= now
     }
 
-    /// Whether a message of a group is there: when it goes, the next one may surface.
+    /// Whether a message of a group is there: when it goes, the next one may make_ready.
     #[inline]
     pub fn has_groups(&self) -> bool {
         !self.groups.is_empty()
@@ -252,39 +252,39 @@ impl<M> Ledger<M> {
     #[inline]
     pub fn advance(&mut self, now: u64) -> u64 {
         self.now = self.now.max(now);
-        if self.quiet_until <= self.now {
-            self.catch_up();
+        if self.next_event_at <= self.now {
+            self.run_due();
         }
         self.now
     }
 
     #[cold]
-    fn catch_up(&mut self) {
-        while let Some(due) = self.first_due()
+    fn run_due(&mut self) {
+        while let Some(due) = self.first_deadline()
             && due.at <= self.now
         {
             let first_time = self.slot(due.slot).state == State::Delayed;
-            self.take_from_due(due.slot);
+            self.unschedule(due.slot);
             if first_time {
                 self.join(due.slot);
             } else {
-                self.surface(due.slot);
+                self.make_ready(due.slot);
             }
         }
         while let Some(&(at, _, slot)) = self.expiring.first()
             && at <= self.now
         {
-            let gone = self.remove(slot);
-            self.discarded.push(gone.message);
+            let removed = self.remove(slot);
+            self.discarded.push(removed.message);
             self.expired += 1;
         }
-        while let Some((at, _)) = self.forgotten_at.first()
+        while let Some((at, _)) = self.deduplication_ends.first()
             && *at <= self.now
         {
-            if let Some((_, id)) = self.forgotten_at.pop_first() {
-                self.remembered.remove(&id);
+            if let Some((_, id)) = self.deduplication_ends.pop_first() {
+                self.deduplicated_ids.remove(&id);
             }
         }
-        self.quiet_until = self.next_change().unwrap_or(u64::MAX);
+        self.next_event_at = self.next_change().unwrap_or(u64::MAX);
     }
 }

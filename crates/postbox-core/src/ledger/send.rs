@@ -59,7 +59,7 @@ impl<M> Ledger<M> {
 
     /// The posting, or the id of the message that had its deduplication id first.
     fn deduplicated<'a>(&mut self, posting: Posting<'a, M>) -> Result<Posting<'a, M>, u128> {
-        match posting.deduplication.and_then(|id| self.remembered.get(id)) {
+        match posting.deduplication.and_then(|id| self.deduplicated_ids.get(id)) {
             Some((first, _)) => {
                 self.discarded.push(posting.message);
                 Err(*first)
@@ -70,29 +70,29 @@ impl<M> Ledger<M> {
 
     fn store(&mut self, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
         let now = self.now;
-        if !self.is_open() {
+        if !self.has_capacity() {
             return Err(LedgerRefusal::Full(posting.message));
         }
         if let Some(id) = posting.deduplication {
             let id: Arc<str> = id.into();
             let until = now.saturating_add(self.options.deduplication_window);
-            self.forgotten_at.insert((until, Arc::clone(&id)));
-            self.quiet_until = self.quiet_until.min(until);
-            self.remembered.insert(id, (posting.id, until));
+            self.deduplication_ends.insert((until, Arc::clone(&id)));
+            self.next_event_at = self.next_event_at.min(until);
+            self.deduplicated_ids.insert(id, (posting.id, until));
         }
         let extras = (posting.group.is_some() || posting.expires_at.is_some()).then(|| {
-            self.counter += 1;
+            self.last_number += 1;
             let group = posting.group.map(|name| self.groups.name(name));
-            Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.counter })
+            Box::new(Extras { group, expires_at: posting.expires_at, arrival: self.last_number })
         });
-        let slot = self.slots.vacancy().fill(Slot::new(posting.id, posting.message, now, extras));
-        self.remember_id(posting.id, slot);
+        let slot = self.slots.vacant_entry().insert(Slot::new(posting.id, posting.message, now, extras));
+        self.index_id(posting.id, slot);
         if posting.visible_at > now {
             // Of two with one id the first is the one that can be cancelled.
             self.cancellable.entry(posting.id).or_insert(slot);
             self.delayed += 1;
-            self.put_off(slot, posting.visible_at, State::Delayed);
-            self.watch_expiry(slot);
+            self.schedule(slot, posting.visible_at, State::Delayed);
+            self.schedule_expiry(slot);
         } else {
             self.join(slot);
         }
@@ -103,7 +103,7 @@ impl<M> Ledger<M> {
     #[inline]
     pub fn has_room(&mut self, now: u64) -> bool {
         self.advance(now);
-        self.is_open()
+        self.has_capacity()
     }
 
     /// Stores a plain message that is sent now, or that was taken in before, at `sent_at`, whatever the bound is: a caller that heeds it asks
@@ -113,19 +113,19 @@ impl<M> Ledger<M> {
     #[inline(always)]
     pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
         self.advance(sent_at);
-        let vacancy = self.slots.vacancy();
+        let entry = self.slots.vacant_entry();
         if self.options.max_deliveries == Some(0) {
-            let slot = vacancy.fill(Slot::new(id, message, sent_at, None));
-            self.remember_id(id, slot);
-            return self.surface(slot);
+            let slot = entry.insert(Slot::new(id, message, sent_at, None));
+            self.index_id(id, slot);
+            return self.make_ready(slot);
         }
         self.surfaced += 1;
         // Made as one that is in the list.
-        let (prev, rank) = (self.ready.tail, self.surfaced);
+        let (prev, rank) = (self.ready.last(), self.surfaced);
         let linked = Slot { state: State::Ready, prev, rank, ..Slot::new(id, message, sent_at, None) };
-        let slot = vacancy.fill(linked);
-        self.ready.follow(&mut self.slots, slot);
+        let slot = entry.insert(linked);
+        self.ready.push_linked(&mut self.slots, slot);
         self.deliverable += 1;
-        self.remember_id(id, slot);
+        self.index_id(id, slot);
     }
 }

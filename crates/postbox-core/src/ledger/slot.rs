@@ -19,7 +19,7 @@ pub(super) enum State {
     /// In the line of leases or in the heap, until its lease ends.
     Leased,
     /// In none of these, on its way from one to another.
-    Loose,
+    Unlinked,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Slot<M> {
     pub(super) rank: u64,
     pub(super) deliveries: u32,
     /// Where in the heap, if it is there.
-    pub(super) place: u32,
+    pub(super) heap_index: u32,
     /// Its neighbours in the list of what can be delivered, or in the line of leases.
     pub(super) prev: u32,
     pub(super) next: u32,
@@ -52,13 +52,16 @@ pub(super) struct Extras {
     pub(super) arrival: u64,
 }
 
-pub(super) const fn halves(id: u128) -> [u64; 2] {
+pub(super) const fn id_to_halves(id: u128) -> [u64; 2] {
     [(id >> 64) as u64, id as u64]
 }
 
-pub(super) const fn whole([high, low]: [u64; 2]) -> u128 {
+pub(super) const fn id_from_halves([high, low]: [u64; 2]) -> u128 {
     ((high as u128) << 64) | low as u128
 }
+
+/// Moment, order of arrival, slot.
+pub(super) type Expiry = (u64, u64, u32);
 
 impl<M> Slot<M> {
     /// Never delivered, and in no list yet.
@@ -66,16 +69,16 @@ impl<M> Slot<M> {
     pub(super) fn new(id: u128, message: M, sent_at: u64, extras: Option<Box<Extras>>) -> Self {
         Slot {
             message,
-            id: halves(id),
+            id: id_to_halves(id),
             sent_at,
             number: 0,
             until: 0,
             rank: 0,
             deliveries: 0,
-            place: NONE,
+            heap_index: NONE,
             prev: NONE,
             next: NONE,
-            state: State::Loose,
+            state: State::Unlinked,
             extras,
         }
     }
@@ -84,23 +87,24 @@ impl<M> Slot<M> {
         self.extras.as_ref()?.group.as_ref()
     }
 
-    /// When it goes, and its place among those that go then.
+    /// When it goes, and its heap_index among those that go then.
     pub(super) fn expiry(&self, slot: u32) -> Option<Expiry> {
         let extras = self.extras.as_ref()?;
         Some((extras.expires_at?, extras.arrival, slot))
     }
-}
 
-/// Moment, order of arrival, slot.
-pub(super) type Expiry = (u64, u64, u32);
-
-impl<M> Slot<M> {
     /// Whether the receipt is of the current delivery.
     pub(super) fn is_leased(&self, receipt: Receipt) -> bool {
         self.state == State::Leased && self.number == receipt.number
     }
 
     pub(super) fn show(&self, receipt: Receipt) -> Held<'_, M> {
-        Held { id: whole(self.id), message: &self.message, receipt, deliveries: self.deliveries, sent_at: self.sent_at }
+        Held {
+            id: id_from_halves(self.id),
+            message: &self.message,
+            receipt,
+            deliveries: self.deliveries,
+            sent_at: self.sent_at,
+        }
     }
 }

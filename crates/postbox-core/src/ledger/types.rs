@@ -11,7 +11,7 @@ pub struct LedgerOptions {
     pub max_size: Option<usize>,
     /// After how many deliveries a message that comes back goes to the dead letters. `None`: never.
     pub max_deliveries: Option<u32>,
-    /// For how many ticks a deduplication id is remembered.
+    /// For how many ticks a deduplication id is deduplicated_ids.
     pub deduplication_window: u64,
 }
 

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 /// Most queues fit into `head`. A longer one goes on in `rest`, and a chunk that was emptied is used again.
 #[derive(Debug)]
 #[doc(hidden)]
-pub struct Chunks<T> {
+pub struct ChunkedQueue<T> {
     /// The oldest messages; all of them while `rest` holds none.
     head: VecDeque<T>,
     rest: Option<Box<Rest<T>>>,
@@ -31,13 +31,13 @@ struct Rest<T> {
 const CHUNK_BYTES: usize = 16 * 1024;
 const SPARE_CHUNKS: usize = 4;
 
-impl<T> Default for Chunks<T> {
+impl<T> Default for ChunkedQueue<T> {
     fn default() -> Self {
-        Chunks { head: VecDeque::new(), rest: None }
+        ChunkedQueue { head: VecDeque::new(), rest: None }
     }
 }
 
-impl<T> Chunks<T> {
+impl<T> ChunkedQueue<T> {
     /// How many messages fill a chunk.
     const CHUNK: usize = {
         let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
@@ -57,14 +57,14 @@ impl<T> Chunks<T> {
 
     /// The chunk that the next item belongs to, if it needs no memory for it.
     #[inline(always)]
-    pub(crate) fn place(&mut self) -> Option<&mut VecDeque<T>> {
-        let chunk = self.last();
+    pub(crate) fn tail_with_spare(&mut self) -> Option<&mut VecDeque<T>> {
+        let chunk = self.tail();
         (chunk.len() < Self::CHUNK && chunk.len() < chunk.capacity()).then_some(chunk)
     }
 
     /// The youngest chunk.
     #[inline(always)]
-    fn last(&mut self) -> &mut VecDeque<T> {
+    fn tail(&mut self) -> &mut VecDeque<T> {
         match &mut self.rest {
             Some(rest) if !rest.tail.is_empty() => &mut rest.tail,
             _ => &mut self.head,
@@ -85,26 +85,26 @@ impl<T> Chunks<T> {
 
     #[inline(always)]
     pub(crate) fn push_back(&mut self, item: T) {
-        let chunk = self.last();
+        let chunk = self.tail();
         if chunk.len() < Self::CHUNK {
             chunk.push_back(item);
         } else {
-            self.push_into_next(item);
+            self.push_into_new_chunk(item);
         }
     }
 
     /// The last chunk is full: a new one takes its place.
     #[cold]
-    fn push_into_next(&mut self, item: T) {
+    fn push_into_new_chunk(&mut self, item: T) {
         let rest = self.rest.get_or_insert_with(|| {
             Box::new(Rest { full: VecDeque::new(), tail: VecDeque::new(), full_len: 0, spare: Vec::new() })
         });
         if !rest.tail.is_empty() {
-            let next = rest.fresh(Self::CHUNK);
+            let next = rest.new_chunk(Self::CHUNK);
             rest.full_len += rest.tail.len();
             rest.full.push_back(mem::replace(&mut rest.tail, next));
         } else if rest.tail.capacity() == 0 {
-            rest.tail = rest.fresh(Self::CHUNK);
+            rest.tail = rest.new_chunk(Self::CHUNK);
         }
         rest.tail.push_back(item);
     }
@@ -112,14 +112,14 @@ impl<T> Chunks<T> {
     #[inline(always)]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
         if self.head.len() == 1 && self.rest.as_ref().is_some_and(|rest| !rest.tail.is_empty()) {
-            return self.pop_last_of_head();
+            return self.pop_and_advance();
         }
         // Nothing comes after this, so the item goes straight to where the caller wants it.
         self.head.pop_front()
     }
 
     #[cold]
-    fn pop_last_of_head(&mut self) -> Option<T> {
+    fn pop_and_advance(&mut self) -> Option<T> {
         let item = self.head.pop_front();
         self.advance();
         item
@@ -155,7 +155,7 @@ impl<T> Chunks<T> {
 }
 
 impl<T> Rest<T> {
-    fn fresh(&mut self, capacity: usize) -> VecDeque<T> {
+    fn new_chunk(&mut self, capacity: usize) -> VecDeque<T> {
         self.spare.pop().unwrap_or_else(|| VecDeque::with_capacity(capacity))
     }
 }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn order_survives_chunk_borders_and_interleaving() {
-        let mut chunks = Chunks::<Item>::default();
+        let mut chunks = ChunkedQueue::<Item>::default();
         let (mut next_in, mut next_out) = (0, 0);
         for round in 0..200u64 {
             for _ in 0..round % 71 {
@@ -194,22 +194,22 @@ mod tests {
 
     #[test]
     fn a_burst_leaves_little_memory_behind() {
-        let mut chunks = Chunks::<Item>::default();
+        let mut chunks = ChunkedQueue::<Item>::default();
         for _ in 0..10_000 {
             chunks.push_back([0; 64]);
         }
         while chunks.pop_front().is_some() {}
         let rest = chunks.rest.as_ref().unwrap();
         assert!(rest.full.is_empty() && rest.spare.len() <= SPARE_CHUNKS);
-        assert!(chunks.head.capacity() <= 2 * Chunks::<Item>::CHUNK);
+        assert!(chunks.head.capacity() <= 2 * ChunkedQueue::<Item>::CHUNK);
     }
 
     #[test]
     fn what_is_put_in_front_leaves_first() {
-        let mut chunks = Chunks::default();
+        let mut chunks = ChunkedQueue::default();
         (0..3).for_each(|n| chunks.push_back(n));
         chunks.push_front(-1);
-        let mut more = Chunks::default();
+        let mut more = ChunkedQueue::default();
         more.push_back(3);
         chunks.append(&mut more);
         assert!(more.is_empty());

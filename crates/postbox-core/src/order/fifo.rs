@@ -2,7 +2,7 @@
 
 use core::mem;
 
-use super::{Chunks, Displaced, Order, Store};
+use super::{ChunkedQueue, Evicted, Order, Store};
 
 /// Messages leave in the order in which they came.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,12 +13,12 @@ impl<M> Order<M> for Fifo {
     type Store = FifoStore<M>;
 
     #[inline(always)]
-    fn enclose(&self, message: M) -> M {
+    fn to_item(&self, message: M) -> M {
         message
     }
 
     #[inline(always)]
-    fn open(item: M) -> M {
+    fn into_message(item: M) -> M {
         item
     }
 }
@@ -26,17 +26,17 @@ impl<M> Order<M> for Fifo {
 /// Messages by age.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct FifoStore<M>(Chunks<M>);
+pub struct FifoStore<M>(ChunkedQueue<M>);
 
 impl<M> Default for FifoStore<M> {
     fn default() -> Self {
-        FifoStore(Chunks::default())
+        FifoStore(ChunkedQueue::default())
     }
 }
 
 impl<M> Store for FifoStore<M> {
     type Item = M;
-    const KEEPS_ARRIVAL: bool = true;
+    const IS_FIFO: bool = true;
 
     #[inline(always)]
     fn len(&self) -> usize {
@@ -53,7 +53,7 @@ impl<M> Store for FifoStore<M> {
         self.0.push_back(item);
     }
 
-    fn absorb(&mut self, arrived: &mut Chunks<M>) {
+    fn append(&mut self, arrived: &mut ChunkedQueue<M>) {
         if self.0.is_empty() {
             // The whole batch changes hands without a copy; the two buffers take turns.
             mem::swap(&mut self.0, arrived);
@@ -62,16 +62,16 @@ impl<M> Store for FifoStore<M> {
         }
     }
 
-    fn restore(&mut self, item: M) {
+    fn push_before_equals(&mut self, item: M) {
         self.0.push_front(item);
     }
 
-    fn displace(&mut self, incoming: M, oldest: bool) -> Displaced<M> {
+    fn push_evicting(&mut self, incoming: M, oldest: bool) -> Evicted<M> {
         if oldest && let Some(evicted) = self.0.pop_front() {
             self.0.push_back(incoming);
-            Displaced::Other(evicted)
+            Evicted::Stored(evicted)
         } else {
-            Displaced::Incoming(incoming)
+            Evicted::Incoming(incoming)
         }
     }
 }

@@ -5,7 +5,7 @@ mod fifo;
 mod keyed_heap;
 mod priority;
 
-pub(crate) use self::chunked_queue::Chunks;
+pub(crate) use self::chunked_queue::ChunkedQueue;
 pub use self::fifo::Fifo;
 pub use self::priority::{Priority, Rank};
 
@@ -16,8 +16,8 @@ pub trait Order<M> {
     type Item;
     type Store: Store<Item = Self::Item>;
     /// Looks at the message once, before any lock is taken: foreign code never runs in a critical section.
-    fn enclose(&self, message: M) -> Self::Item;
-    fn open(item: Self::Item) -> M;
+    fn to_item(&self, message: M) -> Self::Item;
+    fn into_message(item: Self::Item) -> M;
     /// Whether the message belongs to the control lane.
     #[inline(always)]
     fn is_control(&self, _item: &Self::Item) -> bool {
@@ -31,22 +31,22 @@ pub trait Store: Default {
     type Item;
     /// Whether what arrives later always leaves later. Then the messages that wait at the producers' end
     /// need not be looked at until this end is empty.
-    const KEEPS_ARRIVAL: bool;
+    const IS_FIFO: bool;
     fn len(&self) -> usize;
     fn pop(&mut self) -> Option<Self::Item>;
     fn push(&mut self, item: Self::Item);
     /// Moves in all that has arrived. Leaves `arrived` empty.
-    fn absorb(&mut self, arrived: &mut Chunks<Self::Item>);
+    fn append(&mut self, arrived: &mut ChunkedQueue<Self::Item>);
     /// Puts a message back that had left: before its equals.
-    fn restore(&mut self, item: Self::Item);
+    fn push_before_equals(&mut self, item: Self::Item);
     /// Takes `incoming` in and gives the least wanted out, which may be `incoming` itself.
     /// Among equals it is the oldest that goes if `oldest`, else the newest.
-    fn displace(&mut self, incoming: Self::Item, oldest: bool) -> Displaced<Self::Item>;
+    fn push_evicting(&mut self, incoming: Self::Item, oldest: bool) -> Evicted<Self::Item>;
 }
 
 #[doc(hidden)]
 #[derive(Debug, PartialEq, Eq)]
-pub enum Displaced<I> {
+pub enum Evicted<I> {
     Incoming(I),
-    Other(I),
+    Stored(I),
 }

@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::keyed_heap::KeyedHeap;
-use super::{Chunks, Displaced, Order, Store};
+use super::{ChunkedQueue, Evicted, Order, Store};
 
 /// Tells how urgent a message is. A lower number is more urgent.
 ///
@@ -54,11 +54,11 @@ impl<M, R: Rank<M>> Order<M> for Priority<R> {
     type Item = Ranked<M>;
     type Store = PriorityStore<M>;
 
-    fn enclose(&self, message: M) -> Ranked<M> {
+    fn to_item(&self, message: M) -> Ranked<M> {
         Ranked { rank: self.0.rank(&message), message }
     }
 
-    fn open(item: Ranked<M>) -> M {
+    fn into_message(item: Ranked<M>) -> M {
         item.message
     }
 
@@ -90,7 +90,7 @@ pub struct PriorityStore<M> {
     occupied: u64,
     in_levels: usize,
     heap: KeyedHeap<M>,
-    spare: Vec<VecDeque<M>>,
+    spare_rings: Vec<VecDeque<M>>,
 }
 
 impl<M> Default for PriorityStore<M> {
@@ -101,7 +101,7 @@ impl<M> Default for PriorityStore<M> {
             occupied: 0,
             in_levels: 0,
             heap: KeyedHeap::new(),
-            spare: Vec::new(),
+            spare_rings: Vec::new(),
         }
     }
 }
@@ -122,7 +122,7 @@ impl<M> PriorityStore<M> {
             Err(_) if self.heap.len() > 0 => {
                 if self.in_levels == 0 && !self.ranks.is_empty() {
                     // The heap is in use and the levels are not: do not search them any more.
-                    self.drop_empty_levels();
+                    self.remove_empty_levels();
                 }
                 None
             }
@@ -134,26 +134,26 @@ impl<M> PriorityStore<M> {
     fn new_level(&mut self, rank: i64, index: usize) -> Option<usize> {
         let mut index = index;
         if self.ranks.len() == MAX_LEVELS {
-            self.drop_empty_levels();
+            self.remove_empty_levels();
             if self.ranks.len() == MAX_LEVELS {
                 return None;
             }
             index = self.ranks.binary_search(&rank).unwrap_or_else(|index| index);
         }
         self.ranks.insert(index, rank);
-        self.levels.insert(index, self.spare.pop().unwrap_or_default());
+        self.levels.insert(index, self.spare_rings.pop().unwrap_or_default());
         let below = (1u64 << index) - 1;
         self.occupied = (self.occupied & below) | ((self.occupied & !below) << 1);
         Some(index)
     }
 
-    fn drop_empty_levels(&mut self) {
+    fn remove_empty_levels(&mut self) {
         let mut kept = 0;
         for index in 0..self.levels.len() {
             if self.levels[index].is_empty() {
                 let ring = mem::take(&mut self.levels[index]);
-                if self.spare.len() < SPARE_RINGS && ring.capacity() <= SPARE_CAPACITY {
-                    self.spare.push(ring);
+                if self.spare_rings.len() < SPARE_RINGS && ring.capacity() <= SPARE_CAPACITY {
+                    self.spare_rings.push(ring);
                 }
             } else {
                 self.levels.swap(kept, index);
@@ -207,7 +207,7 @@ impl<M> PriorityStore<M> {
 
 impl<M> Store for PriorityStore<M> {
     type Item = Ranked<M>;
-    const KEEPS_ARRIVAL: bool = false;
+    const IS_FIFO: bool = false;
 
     #[inline]
     fn len(&self) -> usize {
@@ -230,25 +230,25 @@ impl<M> Store for PriorityStore<M> {
         self.insert(item, false);
     }
 
-    fn absorb(&mut self, arrived: &mut Chunks<Ranked<M>>) {
+    fn append(&mut self, arrived: &mut ChunkedQueue<Ranked<M>>) {
         while let Some(item) = arrived.pop_front() {
             self.insert(item, false);
         }
     }
 
-    fn restore(&mut self, item: Ranked<M>) {
+    fn push_before_equals(&mut self, item: Ranked<M>) {
         self.insert(item, true);
     }
 
-    fn displace(&mut self, incoming: Ranked<M>, oldest: bool) -> Displaced<Ranked<M>> {
+    fn push_evicting(&mut self, incoming: Ranked<M>, oldest: bool) -> Evicted<Ranked<M>> {
         let level = self.last();
         let level_rank = level.map(|index| self.ranks[index]);
         let heap_rank = self.heap.last_rank(oldest);
         let Some(worst) = level_rank.max(heap_rank) else {
-            return Displaced::Incoming(incoming);
+            return Evicted::Incoming(incoming);
         };
         if incoming.rank > worst || (incoming.rank == worst && !oldest) {
-            return Displaced::Incoming(incoming);
+            return Evicted::Incoming(incoming);
         }
         let evicted = match level {
             Some(index) if level_rank == Some(worst) => self.take_from_level(index, oldest),
@@ -256,7 +256,7 @@ impl<M> Store for PriorityStore<M> {
         };
         self.insert(incoming, false);
         match evicted {
-            Some(item) => Displaced::Other(item),
+            Some(item) => Evicted::Stored(item),
             None => unreachable!("a rank was seen, so its message is there"),
         }
     }

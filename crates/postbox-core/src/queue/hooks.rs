@@ -18,7 +18,7 @@ impl<C: MetadataStorageMode> Default for Hooks<C> {
     }
 }
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     /// Changes the hooks. With none set, no operation looks at them.
     pub(crate) fn change_hooks<R>(&self, change: impl FnOnce(&mut Hooks<C>) -> R) -> R {
         let store = self.front.store.lock();
@@ -26,33 +26,33 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let mut guard = self.extras.lock();
         let hooks = &mut guard.get_or_insert_default().hooks;
         let answer = change(hooks);
-        let mut flags = self.flags.get() & !(WATCHED | AWAITED);
+        let mut flags = self.flags.get() & !(METRICS | NOTIFY);
         if hooks.sink.is_some() {
-            flags |= WATCHED;
+            flags |= METRICS;
         }
         if hooks.signal.is_some() || hooks.scheduler.is_some() {
-            flags |= AWAITED;
+            flags |= NOTIFY;
         }
-        self.flags.publish(flags);
+        self.flags.store_release(flags);
         drop(guard);
-        self.has_room(&mut inbox);
+        self.refresh_room(&mut inbox);
         drop((inbox, store));
         answer
     }
 
     /// Sets the metrics sink. What was set before is dropped under no lock.
-    pub(crate) fn set_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
+    pub(crate) fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
         drop(self.change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
     }
 
     /// Sets the scheduler hook, likewise.
-    pub(crate) fn set_scheduler(&self, hook: Option<Arc<dyn SchedulerHook>>) {
+    pub(crate) fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
         drop(self.change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
     }
 
     /// Tells the signal and the scheduler hook that there is something to receive.
     pub(super) fn notify_hooks(&self) {
-        if self.flags.get() & AWAITED == 0 {
+        if self.flags.get() & NOTIFY == 0 {
             return;
         }
         let (signal, scheduler) = match self.extras.lock().as_ref() {
@@ -71,7 +71,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     fn sink(&self) -> Option<Arc<dyn MetricsSink>> {
-        if self.flags.get() & WATCHED == 0 {
+        if self.flags.get() & METRICS == 0 {
             return None;
         }
         self.extras.lock().as_ref().and_then(|extras| extras.hooks.sink.clone())
@@ -80,17 +80,17 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Tells the metrics sink what happened.
     pub(super) fn report(&self, event: MailboxEvent) {
         if let Some(sink) = self.sink() {
-            record(&*sink, event, self.len(), self.occupation());
+            record(&*sink, event, self.len(), self.usage());
         }
     }
 
     /// Tells the hooks what became of an offer, and that there is something to receive.
     pub(super) fn report_offer<T>(&self, outcome: &OfferOutcome<T>) {
-        if self.flags.get() & (WATCHED | AWAITED) == 0 {
+        if self.flags.get() & (METRICS | NOTIFY) == 0 {
             return;
         }
         if let Some(sink) = self.sink() {
-            let (depth, occupation) = (self.len(), self.occupation());
+            let (depth, usage) = (self.len(), self.usage());
             let special = match outcome {
                 OfferOutcome::Accepted => None,
                 OfferOutcome::Rejected(_) => Some(MailboxEvent::Rejected),
@@ -98,10 +98,10 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 OfferOutcome::Grew(capacity) => Some(MailboxEvent::Grown { capacity: *capacity }),
             };
             if let Some(event) = special {
-                record(&*sink, event, depth, occupation);
+                record(&*sink, event, depth, usage);
             }
             if outcome.is_accepted() {
-                record(&*sink, MailboxEvent::Enqueued, depth, occupation);
+                record(&*sink, MailboxEvent::Enqueued, depth, usage);
             }
         }
         if outcome.is_accepted() {
@@ -114,12 +114,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 const PRESSURE: (usize, usize) = (3, 4);
 
 /// Passes an event on, with the depth and, if there is a bound, how many places of it are taken.
-fn record(sink: &dyn MetricsSink, event: MailboxEvent, depth: usize, occupation: Option<(usize, usize)>) {
+fn record(sink: &dyn MetricsSink, event: MailboxEvent, depth: usize, usage: Option<(usize, usize)>) {
     sink.record(event);
     if matches!(event, MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted) {
         sink.record(MailboxEvent::Depth { depth });
     }
-    if let (MailboxEvent::Enqueued, Some((taken, capacity))) = (event, occupation)
+    if let (MailboxEvent::Enqueued, Some((taken, capacity))) = (event, usage)
         && taken.saturating_mul(PRESSURE.1) >= capacity.saturating_mul(PRESSURE.0)
     {
         sink.record(MailboxEvent::Pressure { depth: taken, capacity });

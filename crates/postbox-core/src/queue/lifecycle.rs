@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::*;
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     /// Takes no more messages; those inside can still be received. `false` if it was closed before.
     pub(crate) fn close(&self) -> bool {
         let mut first = false;
@@ -33,23 +33,23 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let stash = {
             let mut store = self.front.store.lock();
             let mut inbox = self.back.inbox.lock();
-            store.absorb(&mut inbox.arrived);
+            store.append(&mut inbox.messages);
             let mut guard = self.extras.lock();
             let mut stash = Vec::new();
             if let Some(extras) = guard.as_mut() {
                 while let Some(item) = extras.control.pop() {
-                    left.push(O::open(item));
+                    left.push(O::into_message(item));
                 }
                 stash = core::mem::take(&mut extras.stash);
             }
-            left.extend(stash.drain(..).map(|(item, _)| O::open(item)));
+            left.extend(stash.drain(..).map(|(item, _)| O::into_message(item)));
             while let Some(item) = store.pop() {
-                left.push(O::open(item));
+                left.push(O::into_message(item));
             }
-            self.flags.publish(self.flags.get() & !CONTROL);
+            self.flags.store_release(self.flags.get() & !CONTROL);
             self.stashed.set(0);
-            self.front.popped.publish(self.back.pushed.get());
-            self.front.stored.publish(0);
+            self.front.popped.store_release(self.back.pushed.get());
+            self.front.store_len.store_release(0);
             stash
         };
         drop(stash);
@@ -63,7 +63,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
         guard.get_or_insert_default().suspensions += 1;
-        self.flags.publish(self.flags.get() | SUSPENDED);
+        self.flags.store_release(self.flags.get() | SUSPENDED);
         drop((guard, inbox));
         self.report(MailboxEvent::Suspended);
     }
@@ -78,7 +78,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         extras.suspensions -= 1;
         let running = extras.suspensions == 0;
         if running {
-            self.flags.publish(self.flags.get() & !SUSPENDED);
+            self.flags.store_release(self.flags.get() & !SUSPENDED);
         }
         drop((guard, inbox));
         if running {
@@ -91,14 +91,14 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Puts a received message aside. It keeps its room in the mailbox, so it can always come back.
     pub(crate) fn stash(&self, message: M) {
-        let item = self.order.enclose(message);
+        let item = self.order.to_item(message);
         let control = self.order.is_control(&item);
         let _store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
         self.extras.lock().get_or_insert_default().stash.push((item, control));
         if !control {
             self.stashed.set(self.stashed.get() + 1);
-            self.has_room(&mut inbox);
+            self.refresh_room(&mut inbox);
         }
     }
 
@@ -114,17 +114,17 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let count = extras.stash.len();
         for (item, control) in extras.stash.drain(..).rev() {
             if control {
-                extras.control.restore(item);
-                self.flags.publish(self.flags.get() | CONTROL);
+                extras.control.push_before_equals(item);
+                self.flags.store_release(self.flags.get() | CONTROL);
             } else {
-                store.restore(item);
+                store.push_before_equals(item);
             }
         }
         let popped = self.front.popped.get().wrapping_sub(self.stashed.get());
         self.stashed.set(0);
-        self.front.popped.publish(popped);
-        self.front.stored.publish(store.len());
-        self.has_room(&mut inbox);
+        self.front.popped.store_release(popped);
+        self.front.store_len.store_release(store.len());
+        self.refresh_room(&mut inbox);
         drop((guard, inbox, store));
         for _ in 0..count {
             self.wake_receiver();
@@ -137,14 +137,14 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// A producer handle exists.
     pub(crate) fn add_producer(&self) {
         // Also when another newcomer was first, but has not come to the refreshing yet.
-        if self.producers.increment() == 0 || self.flags.get() & ORPHANED != 0 {
-            self.refresh_orphaned();
+        if self.producers.increment() == 0 || self.flags.get() & NO_PRODUCER != 0 {
+            self.refresh_no_producer();
         }
     }
 
     /// A producer handle is gone. With the last one nothing more will come.
     pub(crate) fn remove_producer(&self) {
-        if self.producers.decrement() == 1 && self.refresh_orphaned() {
+        if self.producers.decrement() == 1 && self.refresh_no_producer() {
             self.wake_receivers();
             self.notify_hooks();
         }
@@ -152,13 +152,18 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Whether there is a producer is asked under the lock, so that of one that comes and one that goes at the same
     /// time the later one leaves the right answer.
-    fn refresh_orphaned(&self) -> bool {
-        let mut orphaned = false;
+    fn refresh_no_producer(&self) -> bool {
+        let mut no_producer = false;
         self.change_flags(|flags| {
-            orphaned = self.producers.observe() == 0;
-            if orphaned { flags | ORPHANED } else { flags & !ORPHANED }
+            no_producer = self.producers.load_acquire() == 0;
+            if no_producer { flags | NO_PRODUCER } else { flags & !NO_PRODUCER }
         });
-        orphaned
+        no_producer
+    }
+
+    /// A consumer handle exists.
+    pub(crate) fn add_consumer(&self) {
+        self.consumers.increment();
     }
 
     /// Producers and consumers together.

@@ -1,7 +1,7 @@
 //! The heart of every mailbox: one queue with two ends.
 //!
 //! Producers push into the *inbox* under one lock, consumers pop from the *store* under another. When the store
-//! has nothing more to give, a consumer takes the whole inbox in one exchange. So one producer and one consumer
+//! has nothing more to give, a consumer takes the whole inbox in one move_inbox_to_store. So one producer and one consumer
 //! meet once per batch, not once per message, and what a consumer has taken in but not handed out is still in the
 //! mailbox: it counts in its size and any consumer may have it. A store of sorted messages that nobody uses also takes a
 //! message at once, past the inbox.
@@ -11,14 +11,14 @@
 //! 1. Locks are taken in the order store, inbox, then the senders' wait queues and extras. A thread that holds the inbox
 //!    may only *try* the store. Receivers stand in line under the inbox.
 //! 2. `pushed - popped` is the number of regular messages in the mailbox. `pushed` is written under the inbox;
-//!    `popped` under the store, or, in a FIFO mailbox, under the inbox while the store is empty. A message that is placed
+//!    `popped` under the store, or, in a FIFO mailbox, under the inbox while the store is empty. A message that is direct_pushes
 //!    in the store past the inbox moves `popped` one back; an eviction, one in and one out, moves neither.
 //! 3. The store of a FIFO mailbox gains messages only while both locks are held. So a thread that holds the inbox and reads
-//!    `stored == 0` knows that the store is empty and stays so.
+//!    `store_len == 0` knows that the store is empty and stays so.
 //! 4. A receiver registers under the inbox, and where messages are sorted under both locks, in the section that saw
 //!    nothing to take. A sender registers under both, in the section that saw no room. Every push holds the inbox, or the
 //!    store of sorted messages; every pop holds one of the two; so none misses a waiter.
-//! 5. `flags` are written under the inbox, and those that a sender heeds (`CLOSED`, `WATCHED`, `AWAITED`) under both.
+//! 5. `flags` are written under the inbox, and those that a sender heeds (`CLOSED`, `METRICS`, `NOTIFY`) under both.
 //!    Wakers (their clone and drop, too), hooks, priority functions and messages' destructors run under no lock.
 
 mod hooks;
@@ -35,33 +35,33 @@ use core::task::Waker;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::order::{Chunks, Displaced, Order, Store};
+use crate::order::{ChunkedQueue, Evicted, Order, Store};
 use crate::shared::mailbox::{MailboxEvent, MailboxOptions};
 use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
 use crate::sync::{Count, Lock, MailboxConcurrency, MetadataStorageMode, Padded};
-use crate::wait_queue::{Line, Ticket, WaitQueue};
+use crate::wait_queue::{Ticket, WaitQueue, WaiterList};
 
 /// The control lane holds a message.
 const CONTROL: usize = 1;
 /// Regular messages are held back.
 const SUSPENDED: usize = 2;
 /// A metrics sink wants to know what happens.
-const WATCHED: usize = 4;
+const METRICS: usize = 4;
 /// No more messages are taken.
 const CLOSED: usize = 8;
 /// The last producer is gone.
-const ORPHANED: usize = 16;
+const NO_PRODUCER: usize = 16;
 /// A signal or a scheduler hook wants to know when there is something to receive.
-const AWAITED: usize = 32;
+const NOTIFY: usize = 32;
 
 /// More room than any queue needs, yet near enough for wrapping counters to be compared.
-const FAR: usize = isize::MAX as usize;
+const MAX_ROOM: usize = isize::MAX as usize;
 
 /// How often a waiting thread gives its time slice away before it sleeps, until it knows better.
 #[cfg(feature = "std")]
-const INITIAL_PATIENCE: usize = 16;
+const INITIAL_YIELDS: usize = 16;
 
-pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
+pub(crate) struct Queue<M, O: Order<M>, C: MetadataStorageMode> {
     front: Padded<Front<O::Store, C>>,
     back: Padded<Back<O::Item, C>>,
     flags: C::Count,
@@ -70,23 +70,23 @@ pub(crate) struct Core<M, O: Order<M>, C: MetadataStorageMode> {
     /// Regular messages in the stash; they take up room. Written under both locks.
     stashed: C::Count,
     /// Messages that were refused or evicted.
-    pub(crate) refused: C::Count,
-    /// Messages that were placed in the store past the inbox, so that `pushed` does not count them. Written under the store.
-    placed: C::Count,
+    rejected: C::Count,
+    /// Messages that were direct_pushes in the store past the inbox, so that `pushed` does not count them. Written under the store.
+    direct_pushes: C::Count,
     /// Waits for room.
-    pub(crate) senders: WaitQueue<C>,
+    senders: WaitQueue<C>,
     /// How long a receiver lets messages gather, while they flow; a hint, so lost updates do not matter.
-    linger: C::Count,
+    gather_spins: C::Count,
     /// Whether messages come in a stream: more than 0 if a receiver that met the producers of a FIFO mailbox has found several,
     /// not long ago. A hint, too.
-    flows: C::Count,
+    stream_credit: C::Count,
     /// How patiently threads wait awake, for a message and for room: see `blocking.rs`.
     #[cfg(feature = "std")]
-    pub(crate) receive_patience: C::Count,
+    receive_yields: C::Count,
     #[cfg(feature = "std")]
-    pub(crate) send_patience: C::Count,
-    pub(crate) producers: C::Count,
-    pub(crate) consumers: C::Count,
+    send_yields: C::Count,
+    producers: C::Count,
+    consumers: C::Count,
     extras: C::Lock<LazyExtras<O::Store, C>>,
     policy: OverflowPolicy,
     control_capacity: usize,
@@ -99,7 +99,7 @@ struct Front<S, C: MailboxConcurrency> {
     store: C::Lock<S>,
     popped: C::Count,
     /// `store.len()`, readable without its lock.
-    stored: C::Count,
+    store_len: C::Count,
 }
 
 /// The producers' end. What every push writes lies on one cache line, the waiters on the next.
@@ -108,17 +108,17 @@ struct Back<I, C: MailboxConcurrency> {
     pushed: C::Count,
     inbox: C::Lock<Inbox<I>>,
     /// `receivers.len()`, readable without the lock.
-    waiting: C::Count,
+    receiver_count: C::Count,
 }
 
 #[repr(C)]
 struct Inbox<I> {
-    arrived: Chunks<I>,
+    messages: ChunkedQueue<I>,
     /// The value of `pushed` up to which a push needs no second look: there was room that far when `popped` was
     /// last read, so the consumers' cache line is left alone. A closed or observed mailbox has none of it.
-    clear_until: usize,
+    fast_until: usize,
     /// Wait for a message. Here, because who brings one holds the inbox anyway, and so does who registers.
-    receivers: Line,
+    receivers: WaiterList,
 }
 
 type LazyExtras<S, C> = Option<Box<Extras<S, C>>>;
@@ -155,29 +155,37 @@ type InboxGuard<'a, M, O, C> =
 type StoreGuard<'a, M, O, C> =
     <<C as MailboxConcurrency>::Lock<<O as Order<M>>::Store> as Lock<<O as Order<M>>::Store>>::Guard<'a>;
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
         let capacity = options.capacity_limit().unwrap_or(usize::MAX);
-        let inbox = Inbox { arrived: Chunks::default(), clear_until: capacity.min(FAR), receivers: Line::default() };
-        Core {
+        let inbox = Inbox {
+            messages: ChunkedQueue::default(),
+            fast_until: capacity.min(MAX_ROOM),
+            receivers: WaiterList::default(),
+        };
+        Queue {
             front: Padded(Front {
                 store: C::Lock::new(O::Store::default()),
                 popped: C::Count::new(0),
-                stored: C::Count::new(0),
+                store_len: C::Count::new(0),
             }),
-            back: Padded(Back { pushed: C::Count::new(0), inbox: C::Lock::new(inbox), waiting: C::Count::new(0) }),
+            back: Padded(Back {
+                pushed: C::Count::new(0),
+                inbox: C::Lock::new(inbox),
+                receiver_count: C::Count::new(0),
+            }),
             flags: C::Count::new(0),
             capacity: C::Count::new(capacity),
             stashed: C::Count::new(0),
-            refused: C::Count::new(0),
-            placed: C::Count::new(0),
+            rejected: C::Count::new(0),
+            direct_pushes: C::Count::new(0),
             senders: WaitQueue::new(),
-            linger: C::Count::new(0),
-            flows: C::Count::new(0),
+            gather_spins: C::Count::new(0),
+            stream_credit: C::Count::new(0),
             #[cfg(feature = "std")]
-            receive_patience: C::Count::new(INITIAL_PATIENCE),
+            receive_yields: C::Count::new(INITIAL_YIELDS),
             #[cfg(feature = "std")]
-            send_patience: C::Count::new(INITIAL_PATIENCE),
+            send_yields: C::Count::new(INITIAL_YIELDS),
             producers: C::Count::new(0),
             consumers: C::Count::new(0),
             extras: C::Lock::new(None),
@@ -195,45 +203,45 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Regular messages that wait.
     fn regular_len(&self) -> usize {
-        let mut pushed = self.back.pushed.observe();
+        let mut pushed = self.back.pushed.load_acquire();
         // While `pushed` stands still, `popped` tells the truth of one moment. On a busy mailbox a few attempts must
         // do; then what left in between makes the answer smaller, never larger.
         for _ in 0..4 {
-            let len = pushed.wrapping_sub(self.front.popped.observe()) as isize;
-            let now = self.back.pushed.observe();
+            let len = pushed.wrapping_sub(self.front.popped.load_acquire()) as isize;
+            let now = self.back.pushed.load_acquire();
             if now == pushed {
                 return len.max(0) as usize;
             }
             pushed = now;
         }
-        (pushed.wrapping_sub(self.front.popped.observe()) as isize).max(0) as usize
+        (pushed.wrapping_sub(self.front.popped.load_acquire()) as isize).max(0) as usize
     }
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_drained() && self.flags.get() & CONTROL == 0
+        self.is_regular_empty() && self.flags.get() & CONTROL == 0
     }
 
     /// Whether no regular message waits. Exact: `popped` never passes `pushed`, which never goes back, so if `popped` as it was
     /// equals `pushed` as it is, nothing was in between then.
     #[inline(always)]
-    fn is_drained(&self) -> bool {
-        let popped = self.front.popped.observe();
-        popped == self.back.pushed.observe()
+    fn is_regular_empty(&self) -> bool {
+        let popped = self.front.popped.load_acquire();
+        popped == self.back.pushed.load_acquire()
     }
 
     /// Whether a receive might find something: a message, or the end.
     #[cfg(feature = "std")]
     #[inline(always)]
     pub(crate) fn may_receive(&self) -> bool {
-        !self.is_drained() || self.flags.get() & (CONTROL | CLOSED | ORPHANED) != 0
+        !self.is_regular_empty() || self.flags.get() & (CONTROL | CLOSED | NO_PRODUCER) != 0
     }
 
     /// For how many messages there is room.
     #[inline(always)]
-    pub(crate) fn room_now(&self) -> usize {
-        let waiting = self.back.pushed.get().wrapping_sub(self.front.popped.get()) as isize;
-        self.room().saturating_sub(waiting.max(0) as usize)
+    pub(crate) fn free_capacity(&self) -> usize {
+        let len = self.back.pushed.get().wrapping_sub(self.front.popped.get()) as isize;
+        self.effective_capacity().saturating_sub(len.max(0) as usize)
     }
 
     pub(crate) fn control_len(&self) -> usize {
@@ -244,9 +252,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// How many messages were ever taken in; evicted ones count, refused ones do not.
-    pub(crate) fn lifetime(&self) -> usize {
+    pub(crate) fn message_count(&self) -> usize {
         let control = self.extras.lock().as_ref().map_or(0, |extras| extras.control_pushed);
-        self.back.pushed.observe().wrapping_add(self.placed.get()).wrapping_add(control)
+        self.back.pushed.load_acquire().wrapping_add(self.direct_pushes.get()).wrapping_add(control)
     }
 
     pub(crate) fn capacity(&self) -> Option<usize> {
@@ -257,12 +265,29 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         Some(self.control_capacity).filter(|&capacity| capacity != usize::MAX)
     }
 
+    /// How many messages were rejected or evicted.
+    pub(crate) fn rejected_count(&self) -> usize {
+        self.rejected.get()
+    }
+
+    /// How often a blocked receiver yields before it parks.
+    #[cfg(feature = "std")]
+    pub(crate) fn receive_yields(&self) -> &C::Count {
+        &self.receive_yields
+    }
+
+    /// How often a blocked sender yields before it parks.
+    #[cfg(feature = "std")]
+    pub(crate) fn send_yields(&self) -> &C::Count {
+        &self.send_yields
+    }
+
     pub(crate) fn policy(&self) -> OverflowPolicy {
         self.policy
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.flags.observe() & CLOSED != 0
+        self.flags.load_acquire() & CLOSED != 0
     }
 
     pub(crate) fn is_suspended(&self) -> bool {
@@ -274,12 +299,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// How many places are taken, and how many there are.
-    fn occupation(&self) -> Option<(usize, usize)> {
+    fn usage(&self) -> Option<(usize, usize)> {
         self.capacity().map(|capacity| (self.regular_len() + self.stashed.get(), capacity))
     }
 
     /// The bound less what is in the stash.
-    fn room(&self) -> usize {
+    fn effective_capacity(&self) -> usize {
         match self.capacity.get() {
             usize::MAX => usize::MAX,
             capacity => capacity.saturating_sub(self.stashed.get()),
@@ -287,48 +312,53 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// Looks how far there is room now.
-    fn has_room(&self, inbox: &mut InboxGuard<'_, M, O, C>) -> bool {
-        let popped = self.front.popped.observe();
-        let room = self.room().min(FAR);
-        let observed = self.flags.get() & (CLOSED | WATCHED | AWAITED) != 0;
+    fn refresh_room(&self, inbox: &mut InboxGuard<'_, M, O, C>) -> bool {
+        let popped = self.front.popped.load_acquire();
+        let room = self.effective_capacity().min(MAX_ROOM);
+        let observed = self.flags.get() & (CLOSED | METRICS | NOTIFY) != 0;
         let pushed = self.back.pushed.get();
-        let clear_until = popped.wrapping_add(room);
-        inbox.clear_until = if observed { pushed } else { clear_until };
-        clear_until.wrapping_sub(pushed) as isize > 0
+        let fast_until = popped.wrapping_add(room);
+        inbox.fast_until = if observed { pushed } else { fast_until };
+        fast_until.wrapping_sub(pushed) as isize > 0
     }
 
-    /// Moves all that has arrived into the store. Invariant 3: `stored` tells of it before either lock is released.
-    fn exchange(&self, store: &mut O::Store, inbox: &mut InboxGuard<'_, M, O, C>) {
-        store.absorb(&mut inbox.arrived);
-        self.front.stored.publish(store.len());
+    /// Moves all that has messages into the store. Invariant 3: `store_len` tells of it before either lock is released.
+    fn move_inbox_to_store(&self, store: &mut O::Store, inbox: &mut InboxGuard<'_, M, O, C>) {
+        store.append(&mut inbox.messages);
+        self.front.store_len.store_release(store.len());
     }
 
     /// Sets and clears flags under the inbox.
     fn change_flags(&self, change: impl FnOnce(usize) -> usize) {
         let mut inbox = self.back.inbox.lock();
-        self.flags.publish(change(self.flags.get()));
-        self.has_room(&mut inbox);
+        self.flags.store_release(change(self.flags.get()));
+        self.refresh_room(&mut inbox);
+    }
+
+    /// How many senders wait for room.
+    pub(crate) fn waiting_senders(&self) -> usize {
+        self.senders.len()
     }
 
     /// How many receivers wait.
     pub(crate) fn waiting_receivers(&self) -> usize {
-        self.back.waiting.get()
+        self.back.receiver_count.get()
     }
 
     /// Gives the inbox back after a message came in, and wakes the receiver that it is for.
     #[inline(always)]
-    fn give_back(&self, inbox: InboxGuard<'_, M, O, C>) {
+    fn unlock_and_wake(&self, inbox: InboxGuard<'_, M, O, C>) {
         if inbox.receivers.is_empty() {
             drop(inbox);
         } else {
-            self.give_back_and_wake(inbox);
+            self.unlock_and_wake_one(inbox);
         }
     }
 
     #[inline(never)]
-    fn give_back_and_wake(&self, mut inbox: InboxGuard<'_, M, O, C>) {
-        let first = inbox.receivers.take_first();
-        self.back.waiting.set(inbox.receivers.len());
+    fn unlock_and_wake_one(&self, mut inbox: InboxGuard<'_, M, O, C>) {
+        let first = inbox.receivers.pop_first();
+        self.back.receiver_count.set(inbox.receivers.len());
         drop(inbox);
         if let Some(waker) = first {
             waker.wake();
@@ -339,15 +369,15 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     #[inline(always)]
     fn wake_receiver(&self) {
         if self.waiting_receivers() != 0 {
-            self.give_back_and_wake(self.back.inbox.lock());
+            self.unlock_and_wake_one(self.back.inbox.lock());
         }
     }
 
     fn wake_receivers(&self) {
         let wakers = {
             let mut inbox = self.back.inbox.lock();
-            self.back.waiting.set(0);
-            inbox.receivers.take_all()
+            self.back.receiver_count.set(0);
+            inbox.receivers.drain()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -368,9 +398,9 @@ fn wake_one<C: MailboxConcurrency>(queue: &WaitQueue<C>) {
     }
 }
 
-impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for Core<M, O, C> {
+impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for Queue<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core")
+        f.debug_struct("Queue")
             .field("len", &self.len())
             .field("capacity", &self.capacity())
             .field("policy", &self.policy)

@@ -5,120 +5,120 @@ use alloc::vec::Vec;
 use super::*;
 
 /// How many messages make meeting the producers worth while.
-const GOOD_BATCH: usize = 512;
+const TARGET_BATCH: usize = 512;
 
 /// How many pauses of the processor a receiver lets messages gather, at the most: some ten microseconds, in which a
 /// stream that is dense enough for it brings hundreds.
-const LONGEST_LINGER: usize = 512;
+const MAX_GATHER_SPINS: usize = 512;
 
 /// Up to this number of bytes, letting messages gather pays. With larger ones a line of memory changes processors for each of them,
 /// which costs more than to meet the producers.
-const GATHERED_BYTES: usize = 32;
+const MAX_GATHER_BYTES: usize = 32;
 
 /// After this number of single messages in a row they are no stream.
-const STREAM: usize = 32;
+const STREAM_CREDIT: usize = 32;
 
 /// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
-/// than an exchange. More are taken at once.
-const EXCHANGE_ABOVE: usize = 2;
+/// than an move_inbox_to_store. More are taken at once.
+const MAX_SINGLE_POPS: usize = 2;
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     /// The usual case of a receive, which moves the message once: the next of a batch that was taken in before. `None`
     /// says nothing; then it is [`try_poll`](Self::try_poll)'s turn.
     #[inline(always)]
-    pub(crate) fn poll_batch(&self) -> Option<M> {
-        if !O::Store::KEEPS_ARRIVAL || self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
+    pub(crate) fn poll_fast(&self) -> Option<M> {
+        if !O::Store::IS_FIFO || self.flags.get() & (CONTROL | SUSPENDED | METRICS) != 0 {
             return None;
         }
-        self.take_stored()
+        self.pop_stored()
     }
 
     #[inline]
     pub(crate) fn try_poll(&self) -> Result<Option<M>, QueueError<M>> {
-        if self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
-            return self.poll_with_care();
+        if self.flags.get() & (CONTROL | SUSPENDED | METRICS) != 0 {
+            return self.poll_slow();
         }
-        match self.take() {
+        match self.pop() {
             Some(message) => Ok(Some(message)),
-            None => self.end(),
+            None => self.poll_empty(),
         }
     }
 
     /// [`try_poll`](Self::try_poll) for a receiver that does not ask whether nothing will come.
     #[inline]
-    pub(crate) fn poll_some(&self) -> Option<M> {
-        if self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
-            return self.poll_with_care().ok().flatten();
+    pub(crate) fn poll_message(&self) -> Option<M> {
+        if self.flags.get() & (CONTROL | SUSPENDED | METRICS) != 0 {
+            return self.poll_slow().ok().flatten();
         }
-        self.take()
+        self.pop()
     }
 
     /// [`try_poll`](Self::try_poll) for a receiver that has time: where messages come in a stream, it lets some
     /// gather before it takes them, so that it meets the producers once for many. It passes at most `most` pauses with
-    /// that. See `learn`.
+    /// that. See `adapt_gathering`.
     #[inline]
-    pub(crate) fn poll_leisurely(&self, most: usize) -> Result<Option<M>, QueueError<M>> {
-        if size_of::<M>() <= GATHERED_BYTES && self.flows.get() > 0 {
-            let linger = self.linger.get();
-            if linger > 0 && self.front.stored.get() == 0 {
-                self.gather(linger, most);
+    pub(crate) fn poll_gathering(&self, max_spins: usize) -> Result<Option<M>, QueueError<M>> {
+        if size_of::<M>() <= MAX_GATHER_BYTES && self.stream_credit.get() > 0 {
+            let spins = self.gather_spins.get();
+            if spins > 0 && self.front.store_len.get() == 0 {
+                self.gather(spins, max_spins);
             }
         }
         self.try_poll()
     }
 
-    /// Whether there is nothing, and messages come one by one: then a receiver had better wait at once. `false` says nothing.
+    /// Whether there is nothing, and messages come one by one: then a receiver had adapted wait at once. `false` says nothing.
     /// In a stream the next message is often there before a receiver has come to waiting, and it is not woken for it.
     #[inline(always)]
-    pub(crate) fn has_nothing(&self) -> bool {
-        self.flags.get() & !AWAITED == 0 && self.flows.get() == 0 && self.is_drained()
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flags.get() & !NOTIFY == 0 && self.stream_credit.get() == 0 && self.is_regular_empty()
     }
 
     #[inline(never)]
-    fn gather(&self, linger: usize, most: usize) {
-        for _ in 0..linger.min(most) {
+    fn gather(&self, spins: usize, max_spins: usize) {
+        for _ in 0..spins.min(max_spins) {
             core::hint::spin_loop();
         }
-        if self.is_drained() {
+        if self.is_regular_empty() {
             // For nothing: the stream has ended, or its producers wait for this very thread.
-            self.linger.set(linger / 4);
+            self.gather_spins.set(spins / 4);
         }
     }
 
     /// A batch of `taken` messages was there. If they come so densely that waiting a little longer brings many more,
     /// let more gather next time. If they come one by one, waiting only delays them.
     #[inline(never)]
-    fn learn(&self, taken: usize) {
-        self.flows.set(if taken > 1 { STREAM } else { self.flows.get().saturating_sub(1) });
-        if size_of::<M>() > GATHERED_BYTES {
+    fn adapt_gathering(&self, taken: usize) {
+        self.stream_credit.set(if taken > 1 { STREAM_CREDIT } else { self.stream_credit.get().saturating_sub(1) });
+        if size_of::<M>() > MAX_GATHER_BYTES {
             return;
         }
-        let linger = self.linger.get();
+        let spins = self.gather_spins.get();
         // A quarter of the room at the most: the producers must not run full meanwhile.
-        let good = GOOD_BATCH.min(self.capacity.get() / 4);
-        let better = if taken <= 1 || taken * 8 < linger {
-            linger / 2
-        } else if taken < good && taken * 2 >= linger {
-            (linger * 2 + 2).min(LONGEST_LINGER)
+        let target = TARGET_BATCH.min(self.capacity.get() / 4);
+        let adapted = if taken <= 1 || taken * 8 < spins {
+            spins / 2
+        } else if taken < target && taken * 2 >= spins {
+            (spins * 2 + 2).min(MAX_GATHER_SPINS)
         } else {
-            linger
+            spins
         };
-        if better != linger {
-            self.linger.set(better);
+        if adapted != spins {
+            self.gather_spins.set(adapted);
         }
     }
 
     /// Nothing was there. Is that the end? A message that came after the look and before the close still counts.
-    fn end(&self) -> Result<Option<M>, QueueError<M>> {
-        if self.flags.observe() & (CLOSED | ORPHANED) == 0 {
+    fn poll_empty(&self) -> Result<Option<M>, QueueError<M>> {
+        if self.flags.load_acquire() & (CLOSED | NO_PRODUCER) == 0 {
             return Ok(None);
         }
         let message = if self.flags.get() & CONTROL != 0 {
-            self.take_control()
-        } else if self.flags.get() & SUSPENDED != 0 && !self.is_drained() {
+            self.pop_control()
+        } else if self.flags.get() & SUSPENDED != 0 && !self.is_regular_empty() {
             None
         } else {
-            Some(self.take().ok_or(QueueError::Disconnected)?)
+            Some(self.pop().ok_or(QueueError::Disconnected)?)
         };
         if message.is_some() {
             self.report(MailboxEvent::Dequeued);
@@ -127,56 +127,56 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     #[cold]
-    fn poll_with_care(&self) -> Result<Option<M>, QueueError<M>> {
-        let flags = self.flags.observe();
+    fn poll_slow(&self) -> Result<Option<M>, QueueError<M>> {
+        let flags = self.flags.load_acquire();
         let mut message = None;
         if flags & CONTROL != 0 {
-            message = self.take_control();
+            message = self.pop_control();
         }
         if message.is_none() && flags & SUSPENDED == 0 {
-            message = self.take();
+            message = self.pop();
         }
         match message {
             Some(message) => {
                 self.report(MailboxEvent::Dequeued);
                 Ok(Some(message))
             }
-            None => self.end(),
+            None => self.poll_empty(),
         }
     }
 
-    fn take_control(&self) -> Option<M> {
+    fn pop_control(&self) -> Option<M> {
         let inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
         let extras = guard.as_mut()?;
         let item = extras.control.pop();
         if extras.control.len() == 0 {
-            self.flags.publish(self.flags.get() & !CONTROL);
+            self.flags.store_release(self.flags.get() & !CONTROL);
         }
         let waker = extras.control_senders.notify_one();
         drop((guard, inbox));
         if let Some(waker) = waker {
             waker.wake();
         }
-        item.map(O::open)
+        item.map(O::into_message)
     }
 
     /// Takes the next regular message.
     #[inline(always)]
-    fn take(&self) -> Option<M> {
-        if !O::Store::KEEPS_ARRIVAL {
-            return self.take_sorted();
+    fn pop(&self) -> Option<M> {
+        if !O::Store::IS_FIFO {
+            return self.pop_sorted();
         }
-        if let Some(message) = self.take_stored() {
+        if let Some(message) = self.pop_stored() {
             return Some(message);
         }
-        if self.is_drained() {
+        if self.is_regular_empty() {
             return None;
         }
-        let mut inbox = self.back.inbox.lock_at_once();
-        match self.take_single(&mut inbox) {
+        let mut inbox = self.back.inbox.lock_fast();
+        match self.pop_single_from_inbox(&mut inbox) {
             Some(message) => Some(message),
-            None => self.take_with_care(inbox),
+            None => self.pop_slow(inbox),
         }
     }
 
@@ -184,139 +184,139 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// it is [`try_poll`](Self::try_poll)'s turn.
     #[inline(always)]
     pub(crate) fn poll_single(&self) -> Option<M> {
-        if !O::Store::KEEPS_ARRIVAL || self.flags.get() & (CONTROL | SUSPENDED | WATCHED) != 0 {
+        if !O::Store::IS_FIFO || self.flags.get() & (CONTROL | SUSPENDED | METRICS) != 0 {
             return None;
         }
-        self.take_single(&mut self.back.inbox.lock_at_once())
+        self.pop_single_from_inbox(&mut self.back.inbox.lock_fast())
     }
 
     #[inline(always)]
-    fn take_single<'a>(&'a self, inbox: &mut Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
-        let mut inbox = inbox.take_if(|inbox| self.may_take_single(inbox))?;
-        let item = inbox.arrived.pop_single()?;
+    fn pop_single_from_inbox<'a>(&'a self, inbox: &mut Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
+        let mut inbox = inbox.take_if(|inbox| self.may_pop_single(inbox))?;
+        let item = inbox.messages.pop_single()?;
         // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
-        self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+        self.front.popped.store_release(self.front.popped.get().wrapping_add(1));
         drop(inbox);
         self.wake_sender();
-        Some(O::open(item))
+        Some(O::into_message(item))
     }
 
     /// Whether the inbox holds one message, all others being gone, where messages come one by one.
     #[inline(always)]
-    fn may_take_single(&self, inbox: &Inbox<O::Item>) -> bool {
-        self.front.stored.observe() == 0 && inbox.arrived.is_single() && self.flows.get() == 0
+    fn may_pop_single(&self, inbox: &Inbox<O::Item>) -> bool {
+        self.front.store_len.load_acquire() == 0 && inbox.messages.is_single() && self.stream_credit.get() == 0
     }
 
-    /// [`take`](Self::take) from a FIFO mailbox, with all that can be the matter.
+    /// [`pop`](Self::pop) from a FIFO mailbox, with all that can be the matter.
     #[inline(never)]
-    fn take_with_care<'a>(&'a self, inbox: Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
-        let mut inbox = inbox.unwrap_or_else(|| self.back.inbox.wait_for());
+    fn pop_slow<'a>(&'a self, inbox: Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
+        let mut inbox = inbox.unwrap_or_else(|| self.back.inbox.lock_slow());
         loop {
-            if self.front.stored.observe() != 0 {
+            if self.front.store_len.load_acquire() != 0 {
                 // Another consumer took the batch in.
                 drop(inbox);
-                if let Some(message) = self.take_stored() {
+                if let Some(message) = self.pop_stored() {
                     return Some(message);
                 }
-                if self.is_drained() {
+                if self.is_regular_empty() {
                     return None;
                 }
                 inbox = self.back.inbox.lock();
                 continue;
             }
-            let waiting = inbox.arrived.len();
-            if waiting > 1 || self.flows.get() > 0 {
-                self.learn(waiting);
+            let len = inbox.messages.len();
+            if len > 1 || self.stream_credit.get() > 0 {
+                self.adapt_gathering(len);
             }
-            if waiting > EXCHANGE_ABOVE
+            if len > MAX_SINGLE_POPS
                 && let Some(mut store) = self.front.store.try_lock()
             {
-                self.exchange(&mut store, &mut inbox);
+                self.move_inbox_to_store(&mut store, &mut inbox);
                 drop(inbox);
                 let item = store.pop()?;
-                self.popped_one(&store);
+                self.count_pop(&store);
                 drop(store);
                 self.wake_sender();
-                return Some(O::open(item));
+                return Some(O::into_message(item));
             }
-            let item = inbox.arrived.pop_front()?;
-            // The store is empty, as in `take`.
-            self.front.popped.publish(self.front.popped.get().wrapping_add(1));
+            let item = inbox.messages.pop_front()?;
+            // The store is empty, as in `pop`.
+            self.front.popped.store_release(self.front.popped.get().wrapping_add(1));
             drop(inbox);
             self.wake_sender();
-            return Some(O::open(item));
+            return Some(O::into_message(item));
         }
     }
 
     /// Takes the next regular message of a batch that was taken in before.
     #[inline(always)]
-    fn take_stored(&self) -> Option<M> {
-        if self.front.stored.observe() == 0 {
+    fn pop_stored(&self) -> Option<M> {
+        if self.front.store_len.load_acquire() == 0 {
             return None;
         }
         let mut store = self.front.store.lock();
         let item = store.pop()?;
-        self.popped_one(&store);
+        self.count_pop(&store);
         drop(store);
         self.wake_sender();
-        Some(O::open(item))
+        Some(O::into_message(item))
     }
 
-    /// Takes the most urgent message, after all that has arrived is sorted in.
+    /// Takes the most urgent message, after all that has messages is sorted in.
     #[inline(always)]
-    fn take_sorted(&self) -> Option<M> {
-        if self.is_drained() {
+    fn pop_sorted(&self) -> Option<M> {
+        if self.is_regular_empty() {
             return None;
         }
         let mut store = self.front.store.lock();
-        self.sort_in(&mut store);
+        self.move_arrivals_to_store(&mut store);
         let item = store.pop()?;
-        self.popped_one(&store);
+        self.count_pop(&store);
         drop(store);
         self.wake_sender();
-        Some(O::open(item))
+        Some(O::into_message(item))
     }
 
-    /// Moves in what has arrived, if anything. Under the store's lock, so `popped` stands still.
-    fn sort_in(&self, store: &mut O::Store) {
-        let in_mailbox = self.back.pushed.observe().wrapping_sub(self.front.popped.get());
+    /// Moves in what has messages, if anything. Under the store's lock, so `popped` stands still.
+    fn move_arrivals_to_store(&self, store: &mut O::Store) {
+        let in_mailbox = self.back.pushed.load_acquire().wrapping_sub(self.front.popped.get());
         if in_mailbox != store.len() {
-            self.exchange(store, &mut self.back.inbox.lock());
+            self.move_inbox_to_store(store, &mut self.back.inbox.lock());
         }
     }
 
     #[inline(always)]
-    fn popped_one(&self, store: &O::Store) {
-        // `stored` last: a thread that reads 0 there may write `popped` next, and must see this value of it.
-        self.front.popped.publish(self.front.popped.get().wrapping_add(1));
-        self.front.stored.publish(store.len());
+    fn count_pop(&self, store: &O::Store) {
+        // `store_len` last: a thread that reads 0 there may write `popped` next, and must see this value of it.
+        self.front.popped.store_release(self.front.popped.get().wrapping_add(1));
+        self.front.store_len.store_release(store.len());
     }
 
     /// Moves up to `max` messages into `into`, control messages first, in one go. Returns how many.
     pub(crate) fn drain_into(&self, into: &mut Vec<M>, max: usize) -> usize {
         let before = into.len();
         while into.len() - before < max && self.flags.get() & CONTROL != 0 {
-            into.extend(self.take_control());
+            into.extend(self.pop_control());
         }
-        if self.flags.observe() & SUSPENDED == 0 {
+        if self.flags.load_acquire() & SUSPENDED == 0 {
             let mut store = self.front.store.lock();
-            if O::Store::KEEPS_ARRIVAL {
+            if O::Store::IS_FIFO {
                 // The inbox is a younger batch: look at it only when the store does not suffice.
                 if store.len() < max - (into.len() - before) {
-                    self.exchange(&mut store, &mut self.back.inbox.lock());
+                    self.move_inbox_to_store(&mut store, &mut self.back.inbox.lock());
                 }
             } else {
-                self.sort_in(&mut store);
+                self.move_arrivals_to_store(&mut store);
             }
             let wanted = (max - (into.len() - before)).min(store.len());
             into.reserve(wanted);
             for _ in 0..wanted {
-                into.extend(store.pop().map(O::open));
+                into.extend(store.pop().map(O::into_message));
             }
             if wanted > 0 {
                 // Only a holder of messages writes `popped`: with the store empty it is the inbox's to write.
-                self.front.popped.publish(self.front.popped.get().wrapping_add(wanted));
-                self.front.stored.publish(store.len());
+                self.front.popped.store_release(self.front.popped.get().wrapping_add(wanted));
+                self.front.store_len.store_release(store.len());
             }
         }
         let taken = into.len() - before;
@@ -330,14 +330,15 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// Waits for a message: `true` if the receiver is registered, `false` if a poll would be answered now.
     pub(crate) fn register_receiver(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let waker = waker.clone();
-        let store = if O::Store::KEEPS_ARRIVAL { None } else { Some(self.front.store.lock()) };
+        let store = if O::Store::IS_FIFO { None } else { Some(self.front.store.lock()) };
         let mut inbox = self.back.inbox.lock();
         let flags = self.flags.get();
-        let empty = self.front.stored.observe() == 0 && inbox.arrived.is_empty();
-        let answered =
-            flags & CONTROL != 0 || (!empty && flags & SUSPENDED == 0) || (empty && flags & (CLOSED | ORPHANED) != 0);
+        let empty = self.front.store_len.load_acquire() == 0 && inbox.messages.is_empty();
+        let answered = flags & CONTROL != 0
+            || (!empty && flags & SUSPENDED == 0)
+            || (empty && flags & (CLOSED | NO_PRODUCER) != 0);
         let unused = if answered { Some(waker) } else { inbox.receivers.register(ticket, waker) };
-        self.back.waiting.set(inbox.receivers.len());
+        self.back.receiver_count.set(inbox.receivers.len());
         drop((inbox, store));
         drop(unused);
         !answered

@@ -2,21 +2,21 @@
 
 use super::*;
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
+impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     /// Offers a message at once, and counts a refusal.
     #[inline]
     pub(crate) fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
-        match self.offer(self.order.enclose(message)) {
+        match self.offer(self.order.to_item(message)) {
             // By itself, so that the place for a message in the outcome is not copied.
             Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
-            Ok(outcome) => Ok(outcome.map(O::open)),
-            Err(refusal) => Err(self.refuse(refusal)),
+            Ok(outcome) => Ok(outcome.map(O::into_message)),
+            Err(refusal) => Err(self.reject(refusal)),
         }
     }
 
     /// Prepares a message for [`offer`](Self::offer), once for all attempts.
-    pub(crate) fn enclose(&self, message: M) -> O::Item {
-        self.order.enclose(message)
+    pub(crate) fn to_item(&self, message: M) -> O::Item {
+        self.order.to_item(message)
     }
 
     pub(crate) fn is_control(&self, item: &O::Item) -> bool {
@@ -24,7 +24,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// Whether a sender that finds its lane full may wait: room can come. A reservation of 0 never has any.
-    pub(crate) fn may_wait(&self, control: bool) -> bool {
+    pub(crate) fn can_wait(&self, control: bool) -> bool {
         self.policy == OverflowPolicy::Block && !(control && self.control_capacity == 0)
     }
 
@@ -34,39 +34,39 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.order.is_control(&item) {
             return self.offer_control(item);
         }
-        if !O::Store::KEEPS_ARRIVAL {
+        if !O::Store::IS_FIFO {
             return self.offer_sorted(item);
         }
-        let mut inbox = self.back.inbox.lock_at_once();
-        if let Some(mut inbox) = inbox.take_if(|inbox| self.is_clear(inbox)) {
-            let Some(place) = inbox.arrived.place() else { return self.offer_with_care(item, Some(inbox)) };
-            place.push_back(item);
-            self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
-            self.give_back(inbox);
+        let mut inbox = self.back.inbox.lock_fast();
+        if let Some(mut inbox) = inbox.take_if(|inbox| self.has_fast_room(inbox)) {
+            let Some(chunk) = inbox.messages.tail_with_spare() else { return self.offer_slow(item, Some(inbox)) };
+            chunk.push_back(item);
+            self.back.pushed.store_release(self.back.pushed.get().wrapping_add(1));
+            self.unlock_and_wake(inbox);
             return Ok(OfferOutcome::Accepted);
         }
-        self.offer_with_care(item, inbox)
+        self.offer_slow(item, inbox)
     }
 
     /// Whether a push needs no second look.
     #[inline(always)]
-    fn is_clear(&self, inbox: &Inbox<O::Item>) -> bool {
-        inbox.clear_until.wrapping_sub(self.back.pushed.get()) as isize > 0
+    fn has_fast_room(&self, inbox: &Inbox<O::Item>) -> bool {
+        inbox.fast_until.wrapping_sub(self.back.pushed.get()) as isize > 0
     }
 
     /// [`offer`](Self::offer) to a FIFO mailbox, with all that can be the matter.
     #[inline(never)]
-    fn offer_with_care<'a>(
+    fn offer_slow<'a>(
         &'a self,
         item: O::Item,
         inbox: Option<InboxGuard<'a, M, O, C>>,
     ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
-        let mut inbox = inbox.unwrap_or_else(|| self.back.inbox.wait_for());
-        if !self.is_clear(&inbox) {
-            return self.offer_after_second_look(item, inbox);
+        let mut inbox = inbox.unwrap_or_else(|| self.back.inbox.lock_slow());
+        if !self.has_fast_room(&inbox) {
+            return self.offer_checked(item, inbox);
         }
         self.push(&mut inbox, item);
-        self.give_back(inbox);
+        self.unlock_and_wake(inbox);
         Ok(OfferOutcome::Accepted)
     }
 
@@ -75,42 +75,42 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     #[inline]
     fn offer_sorted(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut store = self.front.store.try_lock();
-        if let Some(mut store) = store.take_if(|store| self.may_place(store)) {
+        if let Some(mut store) = store.take_if(|store| self.may_push_directly(store)) {
             store.push(item);
-            self.placed.set(self.placed.get().wrapping_add(1));
-            self.front.popped.publish(self.front.popped.get().wrapping_sub(1));
-            self.front.stored.publish(store.len());
+            self.direct_pushes.set(self.direct_pushes.get().wrapping_add(1));
+            self.front.popped.store_release(self.front.popped.get().wrapping_sub(1));
+            self.front.store_len.store_release(store.len());
             drop(store);
             self.wake_receiver();
             return Ok(OfferOutcome::Accepted);
         }
-        self.offer_with_inbox(item, store)
+        self.offer_sorted_slow(item, store)
     }
 
     /// [`offer_sorted`](Self::offer_sorted) with both locks, or past a store that is in use.
     #[inline(never)]
-    fn offer_with_inbox<'a>(
+    fn offer_sorted_slow<'a>(
         &'a self,
         item: O::Item,
         mut store: Option<StoreGuard<'a, M, O, C>>,
     ) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut inbox = self.back.inbox.lock();
-        if !self.is_clear(&inbox) {
+        if !self.has_fast_room(&inbox) {
             drop(store);
-            return self.offer_after_second_look(item, inbox);
+            return self.offer_checked(item, inbox);
         }
         match &mut store {
             Some(store) => {
-                store.absorb(&mut inbox.arrived);
+                store.append(&mut inbox.messages);
                 store.push(item);
-                self.front.stored.publish(store.len());
+                self.front.store_len.store_release(store.len());
             }
-            None => inbox.arrived.push_back(item),
+            None => inbox.messages.push_back(item),
         }
         // Before either lock is released, so that a thread that holds the store can rely on it.
-        self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+        self.back.pushed.store_release(self.back.pushed.get().wrapping_add(1));
         drop(store);
-        self.give_back(inbox);
+        self.unlock_and_wake(inbox);
         Ok(OfferOutcome::Accepted)
     }
 
@@ -118,33 +118,33 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     /// tell, and nothing older in the inbox. Under the store's lock, under which all of that stays so: no bound is ever set
     /// where there was none, and what comes to the inbox meanwhile is not older.
     #[inline(always)]
-    fn may_place(&self, store: &O::Store) -> bool {
+    fn may_push_directly(&self, store: &O::Store) -> bool {
         self.capacity.get() == usize::MAX
-            && self.flags.get() & (CLOSED | WATCHED | AWAITED) == 0
-            && self.back.pushed.observe().wrapping_sub(self.front.popped.get()) == store.len()
+            && self.flags.get() & (CLOSED | METRICS | NOTIFY) == 0
+            && self.back.pushed.load_acquire().wrapping_sub(self.front.popped.get()) == store.len()
     }
 
     /// The usual case of [`offer`](Self::offer), which moves the message once, from where it is to its place: `true` if it
     /// was taken. `false` says nothing, and leaves it there.
     #[inline(always)]
-    pub(crate) fn offer_plainly(&self, item: &mut Option<O::Item>) -> bool {
-        if !O::Store::KEEPS_ARRIVAL || item.as_ref().is_none_or(|item| self.order.is_control(item)) {
+    pub(crate) fn offer_fast(&self, item: &mut Option<O::Item>) -> bool {
+        if !O::Store::IS_FIFO || item.as_ref().is_none_or(|item| self.order.is_control(item)) {
             return false;
         }
         let mut inbox = self.back.inbox.lock();
-        if !self.is_clear(&inbox)
-            && (self.flags.get() & (CLOSED | WATCHED | AWAITED) != 0 || !self.has_room(&mut inbox))
+        if !self.has_fast_room(&inbox)
+            && (self.flags.get() & (CLOSED | METRICS | NOTIFY) != 0 || !self.refresh_room(&mut inbox))
         {
             return false;
         }
         let Some(item) = item.take() else { return false };
         self.push(&mut inbox, item);
-        self.give_back(inbox);
+        self.unlock_and_wake(inbox);
         true
     }
 
     #[inline(never)]
-    fn offer_after_second_look<'a>(
+    fn offer_checked<'a>(
         &'a self,
         item: O::Item,
         mut inbox: InboxGuard<'a, M, O, C>,
@@ -152,7 +152,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         if self.flags.get() & CLOSED != 0 {
             return Err(QueueError::Closed(item));
         }
-        let outcome = if self.has_room(&mut inbox) {
+        let outcome = if self.refresh_room(&mut inbox) {
             self.push(&mut inbox, item);
             OfferOutcome::Accepted
         } else {
@@ -160,7 +160,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 OverflowPolicy::Block => return Err(QueueError::Full(item)),
                 OverflowPolicy::Grow => {
                     // More than once only where stashed messages take up more than the capacity.
-                    while !self.has_room(&mut inbox) {
+                    while !self.refresh_room(&mut inbox) {
                         self.capacity.set(self.capacity.get().saturating_mul(2));
                     }
                     let capacity = self.capacity.get();
@@ -169,53 +169,53 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
                 }
                 OverflowPolicy::DropNewest | OverflowPolicy::DropOldest => {
                     drop(inbox);
-                    return self.displace(item);
+                    return self.offer_evicting(item);
                 }
             }
         };
-        self.give_back(inbox);
+        self.unlock_and_wake(inbox);
         self.report_offer(&outcome);
         Ok(outcome)
     }
 
     /// Takes `item` in at the expense of the least wanted message. Both locks, so the priority of what has
-    /// just arrived counts as well.
-    fn displace(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
+    /// just messages counts as well.
+    fn offer_evicting(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
         if self.flags.get() & CLOSED != 0 {
             return Err(QueueError::Closed(item));
         }
-        let outcome = if self.has_room(&mut inbox) {
+        let outcome = if self.refresh_room(&mut inbox) {
             // A consumer was here between the two looks.
             self.push(&mut inbox, item);
             OfferOutcome::Accepted
         } else {
-            self.exchange(&mut store, &mut inbox);
-            match store.displace(item, self.policy == OverflowPolicy::DropOldest) {
-                Displaced::Incoming(item) => OfferOutcome::Rejected(item),
-                Displaced::Other(item) => {
+            self.move_inbox_to_store(&mut store, &mut inbox);
+            match store.push_evicting(item, self.policy == OverflowPolicy::DropOldest) {
+                Evicted::Incoming(item) => OfferOutcome::Rejected(item),
+                Evicted::Stored(item) => {
                     // One in, one out: the number of messages stays, so neither counter moves and nobody sees a
                     // moment without them.
-                    self.placed.set(self.placed.get().wrapping_add(1));
+                    self.direct_pushes.set(self.direct_pushes.get().wrapping_add(1));
                     OfferOutcome::Evicted(item)
                 }
             }
         };
         if !matches!(outcome, OfferOutcome::Accepted) {
-            self.refused.increment();
+            self.rejected.increment();
         }
         drop(store);
-        self.give_back(inbox);
+        self.unlock_and_wake(inbox);
         self.report_offer(&outcome);
         Ok(outcome)
     }
 
     /// Offers a message on the control lane: reserved room, and it overtakes all regular messages.
     pub(crate) fn try_offer_control(&self, message: M) -> Result<(), QueueError<M>> {
-        match self.offer_control(self.order.enclose(message)) {
+        match self.offer_control(self.order.to_item(message)) {
             Ok(_) => Ok(()),
-            Err(refusal) => Err(self.refuse(refusal)),
+            Err(refusal) => Err(self.reject(refusal)),
         }
     }
 
@@ -233,27 +233,27 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         }
         extras.control.push(item);
         extras.control_pushed = extras.control_pushed.wrapping_add(1);
-        self.flags.publish(flags | CONTROL);
+        self.flags.store_release(flags | CONTROL);
         drop(guard);
-        self.give_back(inbox);
+        self.unlock_and_wake(inbox);
         self.report_offer::<O::Item>(&OfferOutcome::Accepted);
         Ok(OfferOutcome::Accepted)
     }
 
     /// Counts and reports that a message was given back for want of room.
     #[cold]
-    pub(crate) fn refuse(&self, refusal: QueueError<O::Item>) -> QueueError<M> {
+    pub(crate) fn reject(&self, refusal: QueueError<O::Item>) -> QueueError<M> {
         if let QueueError::Full(_) = refusal {
-            self.refused.increment();
+            self.rejected.increment();
             self.report(MailboxEvent::Rejected);
         }
-        refusal.map(O::open)
+        refusal.map(O::into_message)
     }
 
     #[inline(always)]
     fn push(&self, inbox: &mut InboxGuard<'_, M, O, C>, item: O::Item) {
-        inbox.arrived.push_back(item);
-        self.back.pushed.publish(self.back.pushed.get().wrapping_add(1));
+        inbox.messages.push_back(item);
+        self.back.pushed.store_release(self.back.pushed.get().wrapping_add(1));
     }
 
     /// Waits for room: `true` if the sender is registered, `false` if an offer would be answered now.
@@ -262,7 +262,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let (registered, unused) = {
             let _store = self.front.store.lock();
             let mut inbox = self.back.inbox.lock();
-            if self.flags.get() & CLOSED != 0 || self.has_room(&mut inbox) {
+            if self.flags.get() & CLOSED != 0 || self.refresh_room(&mut inbox) {
                 (false, Some(waker))
             } else {
                 (true, self.senders.register(ticket, waker))
@@ -290,7 +290,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
     }
 
     /// Gives a sender's ticket back. A notification that it has not used goes to the next sender.
-    pub(crate) fn remove_sender(&self, ticket: &mut Option<Ticket>, control: bool, used: bool) {
+    pub(crate) fn unregister_sender(&self, ticket: &mut Option<Ticket>, control: bool, used: bool) {
         if !control {
             if self.senders.remove(ticket).is_none() && !used {
                 wake_one(&self.senders);
@@ -312,23 +312,23 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
 
     /// Gives a receiver's ticket back, likewise.
     #[inline(always)]
-    pub(crate) fn remove_receiver(&self, ticket: &mut Option<Ticket>, used: bool) {
+    pub(crate) fn unregister_receiver(&self, ticket: &mut Option<Ticket>, used: bool) {
         // If nobody waits, this one was notified, as in `WaitQueue::remove`, and there is nobody to pass that on to.
         if let Some(ticket) = ticket.take()
             && self.waiting_receivers() != 0
         {
-            self.remove_from_line(&ticket, used);
+            self.unregister_receiver_slow(&ticket, used);
         }
     }
 
     #[inline(never)]
-    fn remove_from_line(&self, ticket: &Ticket, used: bool) {
+    fn unregister_receiver_slow(&self, ticket: &Ticket, used: bool) {
         let mut inbox = self.back.inbox.lock();
         let removed = inbox.receivers.remove(ticket);
-        self.back.waiting.set(inbox.receivers.len());
+        self.back.receiver_count.set(inbox.receivers.len());
         match removed.is_some() || used {
             true => drop(inbox),
-            false => self.give_back(inbox),
+            false => self.unlock_and_wake(inbox),
         }
         drop(removed);
     }

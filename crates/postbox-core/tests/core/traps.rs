@@ -89,7 +89,7 @@ fn trap_04_dropped_registrations_do_not_pile_up() {
         assert!(queue.remove(&mut ticket).is_some());
     }
     assert_eq!(mailbox.queue().waiting_senders(), 0);
-    assert_eq!(queue.places(), 1);
+    assert_eq!(queue.slots(), 1);
     assert_eq!(Arc::strong_count(&wakes), 1);
 }
 

@@ -10,9 +10,9 @@ use super::options::MailboxOptions;
 use super::producer::{MetricsSink, QueueMailboxProducer, SchedulerHook};
 use super::signal::{MailboxSignal, Signal};
 use crate::order::{Fifo, Order};
-use crate::queue::Core;
+use crate::queue::Queue;
 use crate::shared::queue::{MailboxError, MailboxQueueBackend, OfferOutcome, OverflowPolicy, QueueError};
-use crate::sync::{Count, MetadataStorageMode, ThreadSafe};
+use crate::sync::{MetadataStorageMode, ThreadSafe};
 
 /// What every mailbox can do, whichever kind it is. Nothing here waits.
 ///
@@ -81,16 +81,16 @@ pub trait MailboxConsumer<M>: Mailbox<M> + Clone {
 ///
 /// It counts neither as a producer nor as a consumer, so holding one keeps no mailbox open.
 pub struct QueueMailboxCore<M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
-    shared: C::Shared<Core<M, O, C>>,
+    shared: C::Shared<Queue<M, O, C>>,
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxCore<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
-        QueueMailboxCore { shared: C::share(Core::new(order, options)) }
+        QueueMailboxCore { shared: C::share(Queue::new(order, options)) }
     }
 
     #[inline(always)]
-    pub(crate) fn core(&self) -> &Core<M, O, C> {
+    pub(crate) fn inner(&self) -> &Queue<M, O, C> {
         &self.shared
     }
 
@@ -101,7 +101,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxCore<M, O, C> {
 
     /// How many senders wait for room.
     pub fn waiting_senders(&self) -> usize {
-        self.shared.senders.len()
+        self.shared.waiting_senders()
     }
 
     /// How many receivers wait for a message.
@@ -151,7 +151,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailboxCore<M, O, C>
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailboxCore<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailboxCore").field(self.core()).finish()
+        f.debug_tuple("QueueMailboxCore").field(self.inner()).finish()
     }
 }
 
@@ -178,7 +178,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     }
 
     fn from_queue(queue: QueueMailboxCore<M, O, C>) -> Self {
-        queue.core().consumers.increment();
+        queue.inner().add_consumer();
         QueueMailbox { queue }
     }
 
@@ -200,7 +200,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// Takes the next message, and waits for one. Needs no particular runtime.
     #[inline]
     pub fn recv(&self) -> PollFuture<'_, M, O, C> {
-        PollFuture::new(self.queue.core())
+        PollFuture::new(self.queue.inner())
     }
 
     /// Moves up to `max` messages into `into`, control messages first, with one synchronisation. Returns how many.
@@ -215,7 +215,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(batch, [0, 1, 2]);
     /// ```
     pub fn drain_into(&self, into: &mut Vec<M>, max: usize) -> usize {
-        self.queue.core().drain_into(into, max)
+        self.queue.inner().drain_into(into, max)
     }
 
     /// Closes the mailbox and takes out all that is left: control messages, stashed messages, then the others in
@@ -230,7 +230,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(producer.try_send("late"), Err(QueueError::Closed("late")));
     /// ```
     pub fn close_and_drain(&self) -> Vec<M> {
-        self.queue.core().close_and_drain()
+        self.queue.inner().close_and_drain()
     }
 
     /// Holds regular messages back; control messages still come. Suspensions are counted: it takes as many
@@ -247,17 +247,17 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(mailbox.dequeue(), Some("work"));
     /// ```
     pub fn suspend(&self) {
-        self.queue.core().suspend();
+        self.queue.inner().suspend();
     }
 
     /// Takes one [`suspend`](Self::suspend) back. `false` if there was none to take back.
     pub fn resume(&self) -> bool {
-        self.queue.core().resume()
+        self.queue.inner().resume()
     }
 
     /// Whether regular messages are held back.
     pub fn is_suspended(&self) -> bool {
-        self.queue.core().is_suspended()
+        self.queue.inner().is_suspended()
     }
 
     /// Puts a received message aside until [`unstash`](Self::unstash): a handler that cannot use it yet.
@@ -280,91 +280,91 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(mailbox.dequeue(), Some(1));
     /// ```
     pub fn stash(&self, message: M) {
-        self.queue.core().stash(message);
+        self.queue.inner().stash(message);
     }
 
     /// Puts all stashed messages back, in the order in which they were stashed and before those that wait (in a
     /// priority mailbox: before their equals). Returns how many.
     pub fn unstash(&self) -> usize {
-        self.queue.core().unstash()
+        self.queue.inner().unstash()
     }
 
     /// How many messages are stashed. They do not count in [`size`](Mailbox::size).
     pub fn stashed(&self) -> usize {
-        self.queue.core().stashed()
+        self.queue.inner().stashed()
     }
 
     /// How many control messages wait. They count in [`size`](Mailbox::size), not against the capacity.
     pub fn control_size(&self) -> usize {
-        self.queue.core().control_len()
+        self.queue.inner().control_len()
     }
 
     /// How many control messages there is room for; `None` without a limit.
     pub fn control_capacity(&self) -> Option<usize> {
-        self.queue.core().control_capacity()
+        self.queue.inner().control_capacity()
     }
 
     /// How many messages were refused or evicted for want of room since the mailbox exists.
     pub fn rejected_count(&self) -> usize {
-        self.queue.core().refused.get()
+        self.queue.inner().rejected_count()
     }
 
     /// Sets the sink that is told what happens in the mailbox, as
     /// [`MailboxProducer::set_metrics_sink`](super::MailboxProducer::set_metrics_sink) does.
     pub fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
-        self.queue.core().set_sink(sink);
+        self.queue.inner().set_metrics_sink(sink);
     }
 
     /// Sets the hook that is told that the mailbox has something to receive, as
     /// [`MailboxProducer::set_scheduler_hook`](super::MailboxProducer::set_scheduler_hook) does.
     pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
-        self.queue.core().set_scheduler(hook);
+        self.queue.inner().set_scheduler_hook(hook);
     }
 
     /// Whether a message sent now would find no room.
     pub fn is_full(&self) -> bool {
-        self.queue.core().room_now() == 0
+        self.queue.inner().free_capacity() == 0
     }
 
     /// What the mailbox does when it is full.
     pub fn overflow(&self) -> OverflowPolicy {
-        self.queue.core().policy()
+        self.queue.inner().policy()
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Mailbox<M> for QueueMailbox<M, O, C> {
     #[inline]
     fn enqueue(&self, message: M) -> bool {
-        self.queue.core().try_offer(message).is_ok_and(|outcome| outcome.is_accepted())
+        self.queue.inner().try_offer(message).is_ok_and(|outcome| outcome.is_accepted())
     }
 
     #[inline]
     fn dequeue(&self) -> Option<M> {
-        self.queue.core().poll_some()
+        self.queue.inner().poll_message()
     }
 
     fn is_empty(&self) -> bool {
-        self.queue.core().is_empty()
+        self.queue.inner().is_empty()
     }
 
     fn size(&self) -> usize {
-        self.queue.core().len()
+        self.queue.inner().len()
     }
 
     fn message_count(&self) -> usize {
-        self.queue.core().lifetime()
+        self.queue.inner().message_count()
     }
 
     fn capacity(&self) -> Option<usize> {
-        self.queue.core().capacity()
+        self.queue.inner().capacity()
     }
 
     fn close(&self) {
-        self.queue.core().close();
+        self.queue.inner().close();
     }
 
     fn is_closed(&self) -> bool {
-        self.queue.core().is_closed()
+        self.queue.inner().is_closed()
     }
 }
 
@@ -372,12 +372,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> MailboxConsumer<M> for QueueMailbox
     type Signal = Signal<C>;
 
     fn signal(&self) -> Signal<C> {
-        self.queue.core().change_hooks(|hooks| hooks.signal.get_or_insert_default().clone())
+        self.queue.inner().change_hooks(|hooks| hooks.signal.get_or_insert_default().clone())
     }
 
     #[inline]
     fn try_dequeue(&self) -> Result<Option<M>, QueueError<M>> {
-        self.queue.core().try_poll()
+        self.queue.inner().try_poll()
     }
 }
 
@@ -389,12 +389,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailbox<M, O, C> {
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for QueueMailbox<M, O, C> {
     fn drop(&mut self) {
-        self.queue.core().remove_consumer();
+        self.queue.inner().remove_consumer();
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailbox<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailbox").field(self.queue.core()).finish()
+        f.debug_tuple("QueueMailbox").field(self.queue.inner()).finish()
     }
 }

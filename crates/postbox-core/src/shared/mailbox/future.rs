@@ -6,13 +6,13 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use crate::order::{Fifo, Order};
-use crate::queue::Core;
+use crate::queue::Queue;
 use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{MetadataStorageMode, ThreadSafe};
 use crate::wait_queue::Ticket;
 
 /// A task shares its thread with others: it lets a stream gather for a microsecond or two, not longer.
-const MOST_PAUSES: usize = 64;
+const MAX_TASK_SPINS: usize = 64;
 
 /// Offers a message and waits for room; see
 /// [`MailboxQueueBackend::offer_blocking`](crate::shared::queue::MailboxQueueBackend::offer_blocking).
@@ -20,7 +20,7 @@ const MOST_PAUSES: usize = 64;
 /// Dropped before it is ready, it has not sent its message.
 #[must_use = "futures do nothing unless polled"]
 pub struct OfferFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
-    core: &'a Core<M, O, C>,
+    queue: &'a Queue<M, O, C>,
     /// `None` once the future is ready.
     item: Option<O::Item>,
     ticket: Option<Ticket>,
@@ -31,17 +31,17 @@ pub struct OfferFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = Threa
 impl<M, O: Order<M>, C: MetadataStorageMode> Unpin for OfferFuture<'_, M, O, C> {}
 
 impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
-    pub(super) fn new(core: &'a Core<M, O, C>, message: M) -> Self {
-        Self::from_item(core, core.enclose(message))
+    pub(super) fn new(queue: &'a Queue<M, O, C>, message: M) -> Self {
+        Self::from_item(queue, queue.to_item(message))
     }
 
-    pub(super) fn from_item(core: &'a Core<M, O, C>, item: O::Item) -> Self {
-        OfferFuture { core, control: core.is_control(&item), item: Some(item), ticket: None }
+    pub(super) fn from_item(queue: &'a Queue<M, O, C>, item: O::Item) -> Self {
+        OfferFuture { queue, control: queue.is_control(&item), item: Some(item), ticket: None }
     }
 
     /// Gives up: the message, unless the future was ready.
     pub fn into_message(mut self) -> Option<M> {
-        self.item.take().map(O::open)
+        self.item.take().map(O::into_message)
     }
 }
 
@@ -51,26 +51,26 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C>
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if this.ticket.is_none() && this.core.offer_plainly(&mut this.item) {
+        if this.ticket.is_none() && this.queue.offer_fast(&mut this.item) {
             return Poll::Ready(Ok(OfferOutcome::Accepted));
         }
-        this.poll_with_care(context)
+        this.poll_slow(context)
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'_, M, O, C> {
     #[inline(never)]
-    fn poll_with_care(&mut self, context: &mut Context<'_>) -> Poll<Result<OfferOutcome<M>, QueueError<M>>> {
+    fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Result<OfferOutcome<M>, QueueError<M>>> {
         let mut item = self.item.take().expect("OfferFuture polled after it was ready");
         loop {
-            let answer = match self.core.offer(item) {
-                Ok(outcome) => Ok(outcome.map(O::open)),
-                Err(QueueError::Full(back)) if self.core.may_wait(self.control) => {
+            let answer = match self.queue.offer(item) {
+                Ok(outcome) => Ok(outcome.map(O::into_message)),
+                Err(QueueError::Full(back)) if self.queue.can_wait(self.control) => {
                     item = back;
                     let registered = if self.control {
-                        self.core.register_control_sender(&mut self.ticket, context.waker())
+                        self.queue.register_control_sender(&mut self.ticket, context.waker())
                     } else {
-                        self.core.register_sender(&mut self.ticket, context.waker())
+                        self.queue.register_sender(&mut self.ticket, context.waker())
                     };
                     if registered {
                         self.item = Some(item);
@@ -78,26 +78,26 @@ impl<M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'_, M, O, C> {
                     }
                     continue;
                 }
-                Err(error) => Err(self.core.refuse(error)),
+                Err(error) => Err(self.queue.reject(error)),
             };
             if self.ticket.is_some() {
-                self.core.remove_sender(&mut self.ticket, self.control, true);
+                self.queue.unregister_sender(&mut self.ticket, self.control, true);
             }
             return Poll::Ready(answer);
         }
     }
 
     /// Waits no more, and passes a notification on that came too late.
-    fn leave(&mut self) {
+    fn unregister(&mut self) {
         if self.ticket.is_some() {
-            self.core.remove_sender(&mut self.ticket, self.control, false);
+            self.queue.unregister_sender(&mut self.ticket, self.control, false);
         }
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for OfferFuture<'_, M, O, C> {
     fn drop(&mut self) {
-        self.leave();
+        self.unregister();
     }
 }
 
@@ -113,15 +113,15 @@ impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for OfferFuture<'_, M, O
 /// It takes a message only in the poll that returns it, so dropping it loses nothing.
 #[must_use = "futures do nothing unless polled"]
 pub struct PollFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
-    core: &'a Core<M, O, C>,
+    queue: &'a Queue<M, O, C>,
     ticket: Option<Ticket>,
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Unpin for PollFuture<'_, M, O, C> {}
 
 impl<'a, M, O: Order<M>, C: MetadataStorageMode> PollFuture<'a, M, O, C> {
-    pub(super) fn new(core: &'a Core<M, O, C>) -> Self {
-        PollFuture { core, ticket: None }
+    pub(super) fn new(queue: &'a Queue<M, O, C>) -> Self {
+        PollFuture { queue, ticket: None }
     }
 }
 
@@ -132,53 +132,53 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if this.ticket.is_none() {
-            if let Some(message) = this.core.poll_batch() {
+            if let Some(message) = this.queue.poll_fast() {
                 return Poll::Ready(Ok(message));
             }
-            if this.core.has_nothing() && this.core.register_receiver(&mut this.ticket, context.waker()) {
+            if this.queue.is_idle() && this.queue.register_receiver(&mut this.ticket, context.waker()) {
                 return Poll::Pending;
             }
-        } else if let Some(message) = this.core.poll_single() {
+        } else if let Some(message) = this.queue.poll_single() {
             // The usual end of a wait.
-            this.core.remove_receiver(&mut this.ticket, true);
+            this.queue.unregister_receiver(&mut this.ticket, true);
             return Poll::Ready(Ok(message));
         }
-        this.poll_with_care(context)
+        this.poll_slow(context)
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
     #[inline(never)]
-    fn poll_with_care(&mut self, context: &mut Context<'_>) -> Poll<Result<M, QueueError<M>>> {
+    fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Result<M, QueueError<M>>> {
         loop {
-            let answer = match self.core.poll_leisurely(MOST_PAUSES) {
+            let answer = match self.queue.poll_gathering(MAX_TASK_SPINS) {
                 Ok(Some(message)) => Ok(message),
                 Err(error) => Err(error),
                 Ok(None) => {
-                    if self.core.register_receiver(&mut self.ticket, context.waker()) {
+                    if self.queue.register_receiver(&mut self.ticket, context.waker()) {
                         return Poll::Pending;
                     }
                     continue;
                 }
             };
             if self.ticket.is_some() {
-                self.core.remove_receiver(&mut self.ticket, true);
+                self.queue.unregister_receiver(&mut self.ticket, true);
             }
             return Poll::Ready(answer);
         }
     }
 
     /// Waits no more, and passes a notification on that came too late.
-    fn leave(&mut self) {
+    fn unregister(&mut self) {
         if self.ticket.is_some() {
-            self.core.remove_receiver(&mut self.ticket, false);
+            self.queue.unregister_receiver(&mut self.ticket, false);
         }
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for PollFuture<'_, M, O, C> {
     fn drop(&mut self) {
-        self.leave();
+        self.unregister();
     }
 }
 
@@ -240,7 +240,7 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for U
         }
         Pin::new(&mut self.timer).poll(context).map(|_| {
             // The wait is over though the future may live on: it leaves the line at once.
-            self.wait.leave();
+            self.wait.unregister();
             Err(QueueError::Empty)
         })
     }
@@ -254,9 +254,9 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for U
             return Poll::Ready(answer);
         }
         Pin::new(&mut self.timer).poll(context).map(|_| {
-            self.wait.leave();
+            self.wait.unregister();
             let message = self.wait.item.take().expect("Until polled after it was ready");
-            Err(QueueError::Timeout(O::open(message)))
+            Err(QueueError::Timeout(O::into_message(message)))
         })
     }
 }

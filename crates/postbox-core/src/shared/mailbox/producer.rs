@@ -133,7 +133,7 @@ pub struct QueueMailboxProducer<M, O: Order<M> = Fifo, C: MetadataStorageMode = 
 
 impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     pub(super) fn new(queue: QueueMailboxCore<M, O, C>) -> Self {
-        queue.core().add_producer();
+        queue.inner().add_producer();
         QueueMailboxProducer { queue }
     }
 
@@ -155,7 +155,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     /// ```
     #[inline]
     pub fn send(&self, message: M) -> OfferFuture<'_, M, O, C> {
-        OfferFuture::new(self.queue.core(), message)
+        OfferFuture::new(self.queue.inner(), message)
     }
 
     /// Sends at once and tells what became of the message.
@@ -165,7 +165,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     /// [`Closed`](QueueError::Closed).
     #[inline]
     pub fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
-        self.queue.core().try_offer(message)
+        self.queue.inner().try_offer(message)
     }
 
     /// Sends on the control lane: it has room of its own, and overtakes all regular messages.
@@ -183,35 +183,35 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     /// # Errors
     /// [`Full`](QueueError::Full) when the reservation is used up, [`Closed`](QueueError::Closed).
     pub fn try_send_control(&self, message: M) -> Result<(), QueueError<M>> {
-        self.queue.core().try_offer_control(message)
+        self.queue.inner().try_offer_control(message)
     }
 
     /// Closes the mailbox: it takes no more messages, and what is inside can still be received.
     pub fn close(&self) {
-        self.queue.core().close();
+        self.queue.inner().close();
     }
 
     /// Whether the mailbox is closed.
     pub fn is_closed(&self) -> bool {
-        self.queue.core().is_closed()
+        self.queue.inner().is_closed()
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> MailboxProducer<M> for QueueMailboxProducer<M, O, C> {
     #[inline]
     fn try_send(&self, message: M) -> Result<(), QueueError<M>> {
-        match self.queue.core().try_offer(message)? {
+        match self.queue.inner().try_offer(message)? {
             OfferOutcome::Rejected(message) => Err(QueueError::Full(message)),
             OfferOutcome::Accepted | OfferOutcome::Evicted(_) | OfferOutcome::Grew(_) => Ok(()),
         }
     }
 
     fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
-        self.queue.core().set_sink(sink);
+        self.queue.inner().set_metrics_sink(sink);
     }
 
     fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
-        self.queue.core().set_scheduler(hook);
+        self.queue.inner().set_scheduler_hook(hook);
     }
 }
 
@@ -223,12 +223,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailboxProducer<M, O
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for QueueMailboxProducer<M, O, C> {
     fn drop(&mut self) {
-        self.queue.core().remove_producer();
+        self.queue.inner().remove_producer();
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailboxProducer<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailboxProducer").field(self.queue.core()).finish()
+        f.debug_tuple("QueueMailboxProducer").field(self.queue.inner()).finish()
     }
 }
