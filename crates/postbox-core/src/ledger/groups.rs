@@ -30,10 +30,6 @@ impl Groups {
         Groups { groups: BTreeMap::new() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
     /// The name, shared with the other messages of the group.
     pub(super) fn name(&self, name: &str) -> Arc<str> {
         match self.groups.get_key_value(name) {

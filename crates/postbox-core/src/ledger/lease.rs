@@ -4,7 +4,7 @@ use alloc::borrow::Cow;
 
 use super::Ledger;
 use super::slab::NONE;
-use super::slot::{Slot, State};
+use super::slot::State;
 use super::types::{Held, Receipt, Stale};
 
 impl<M> Ledger<M> {
@@ -38,29 +38,6 @@ impl<M> Ledger<M> {
         self.advance(now);
         let slot = self.leased(receipt)?;
         Ok(self.remove(slot).message)
-    }
-
-    /// The same, but the message stays where it is: `take` takes out what it owns. What it leaves there is forgotten, not dropped.
-    ///
-    /// # Errors
-    /// [`Stale`], and the message stays where it is.
-    #[inline(always)]
-    pub fn acknowledge_in_place(&mut self, now: u64, receipt: Receipt, take: impl FnOnce(&mut M)) -> Result<(), Stale> {
-        self.advance(now);
-        let slot = receipt.slot;
-        let held = self.slots.get_mut(slot).filter(|held| held.is_leased(receipt)).ok_or(Stale)?;
-        take(&mut held.message);
-        match held {
-            Slot { extras: None, heap_index: NONE, prev, next, id, .. } => {
-                let (prev, next, id) = (*prev, *next, *id);
-                self.unindex_id(id, slot);
-                self.leases.unlink(&mut self.slots, prev, next);
-                self.leased -= 1;
-                self.slots.forget(slot);
-            }
-            _ => core::mem::forget(self.remove(slot).message),
-        }
-        Ok(())
     }
 
     /// Ends a lease; the message is visible again at `at`.

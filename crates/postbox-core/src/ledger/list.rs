@@ -83,12 +83,6 @@ impl List {
     /// Takes a slot out.
     pub(super) fn remove<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         let Some(&Slot { prev, next, .. }) = slots.get(slot) else { return };
-        self.unlink(slots, prev, next);
-    }
-
-    /// What was between these two is out.
-    #[inline(always)]
-    pub(super) fn unlink<M>(&mut self, slots: &mut Slab<Slot<M>>, prev: u32, next: u32) {
         match slots.get_mut(prev) {
             Some(before) => before.next = next,
             None => self.head = next,

@@ -236,18 +236,6 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Whether something changes by itself at `now`, or may.
-    #[inline]
-    pub const fn is_due(&self, now: u64) -> bool {
-        self.next_event_at <= now
-    }
-
-    /// Whether a message of a group is there: when it goes, the next one may make_ready.
-    #[inline]
-    pub fn has_groups(&self) -> bool {
-        !self.groups.is_empty()
-    }
-
     /// Does what is due at `now`.
     #[inline]
     pub fn advance(&mut self, now: u64) -> u64 {

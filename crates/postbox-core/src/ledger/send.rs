@@ -98,34 +98,4 @@ impl<M> Ledger<M> {
         }
         Ok(Posted::Stored)
     }
-
-    /// Whether one more message may be stored.
-    #[inline]
-    pub fn has_room(&mut self, now: u64) -> bool {
-        self.advance(now);
-        self.has_capacity()
-    }
-
-    /// Stores a plain message that is sent now, or that was taken in before, at `sent_at`, whatever the bound is: a caller that heeds it asks
-    /// whether there [is room](Self::has_room). It is behind all that can be
-    /// delivered already: a caller that keeps messages back stores them before anything else surfaces, so before something
-    /// [is due](Self::is_due), is given back, or leaves a [group](Self::has_groups).
-    #[inline(always)]
-    pub fn absorb(&mut self, sent_at: u64, id: u128, message: M) {
-        self.advance(sent_at);
-        let entry = self.slots.vacant_entry();
-        if self.options.max_deliveries == Some(0) {
-            let slot = entry.insert(Slot::new(id, message, sent_at, None));
-            self.index_id(id, slot);
-            return self.make_ready(slot);
-        }
-        self.surfaced += 1;
-        // Made as one that is in the list.
-        let (prev, rank) = (self.ready.last(), self.surfaced);
-        let linked = Slot { state: State::Ready, prev, rank, ..Slot::new(id, message, sent_at, None) };
-        let slot = entry.insert(linked);
-        self.ready.push_linked(&mut self.slots, slot);
-        self.deliverable += 1;
-        self.index_id(id, slot);
-    }
 }

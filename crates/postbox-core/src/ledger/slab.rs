@@ -123,22 +123,6 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Frees a entry. What is in it is not dropped: it must own nothing any more.
-    #[inline(always)]
-    pub(super) fn forget(&mut self, index: u32) {
-        if self.len == 1 && self.chunks.len() > 1 {
-            core::mem::forget(self.remove_last(index));
-            return;
-        }
-        let Some(chunk) = self.chunks.get_mut(index as usize / CHUNK) else { return };
-        let entry = &mut chunk[index as usize % CHUNK];
-        if matches!(entry, Entry::Occupied(_)) {
-            let next = core::mem::replace(&mut self.free, index);
-            self.len -= 1;
-            core::mem::forget(core::mem::replace(entry, Entry::Vacant { next }));
-        }
-    }
-
     #[cold]
     fn remove_last(&mut self, index: u32) -> Option<T> {
         let value = self.take(index)?;
