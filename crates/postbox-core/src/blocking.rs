@@ -1,4 +1,4 @@
-//! Waiting on a plain thread: spin for a moment, then sleep until woken.
+//! Blocking forms for threads: back off for a moment, then park until woken.
 
 use core::cell::Cell;
 use core::future::Future;
@@ -15,7 +15,7 @@ use crate::shared::mailbox::{QueueMailbox, QueueMailboxProducer};
 use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{AtomicUsize, Count, ThreadSafe};
 
-/// Wakes the thread that made it.
+/// Unparks the thread that created it.
 struct ThreadWaker {
     thread: Thread,
     woken: AtomicBool,
@@ -34,11 +34,11 @@ impl Wake for ThreadWaker {
 }
 
 std::thread_local! {
-    /// One waker per thread, used again for every wait. Taken out while in use.
+    /// The reusable waker of the thread; `None` while in use.
     static THREAD_WAKER: Cell<Option<(Arc<ThreadWaker>, Waker)>> = const { Cell::new(None) };
 }
 
-/// Polls `future` on this thread until it is ready or `deadline` has passed.
+/// Polls `future` on the current thread until it is ready or `deadline` has passed.
 pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
     let (thread_waker, waker) = take_thread_waker();
     let mut context = Context::from_waker(&waker);
@@ -58,10 +58,10 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F, deadline: Option<Insta
     answer
 }
 
-/// Polls a future on this thread until it is ready, and sleeps in between.
+/// Polls a future on the current thread until it is ready, and parks the thread in between.
 ///
-/// Before it sleeps it stays awake for a few microseconds: being put to sleep and woken costs ten times as much, and what is
-/// waited for is often on its way.
+/// The thread spins and yields for a few microseconds before it parks: parking and unparking costs
+/// ten times as much, and the result is often about to arrive.
 ///
 /// ```
 /// assert_eq!(postbox_core::wait_for(async { 2 + 2 }), 4);
@@ -88,12 +88,12 @@ pub fn wait_for<F: Future>(future: F) -> F::Output {
     output
 }
 
-/// Looks while spinning, about a tenth of a microsecond apart.
+/// Rounds of spinning, about a tenth of a microsecond each.
 const SPIN_ROUNDS: u32 = 24;
-/// And looks while letting other threads run.
+/// Rounds of spinning and yielding.
 const AWAKE_ROUNDS: u32 = SPIN_ROUNDS + 8;
 
-/// The waker of this thread, taken out while it is in use.
+/// Takes the waker of the current thread out of its slot.
 fn take_thread_waker() -> (Arc<ThreadWaker>, Waker) {
     THREAD_WAKER.take().unwrap_or_else(|| {
         let thread_waker = Arc::new(ThreadWaker { thread: thread::current(), woken: AtomicBool::new(false) });
@@ -102,38 +102,41 @@ fn take_thread_waker() -> (Arc<ThreadWaker>, Waker) {
     })
 }
 
-/// How batch threads can run at once.
+/// The number of threads that can run at once.
 fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// How long a thread stays awake before it sleeps.
+/// The adaptive backoff of a blocked thread.
 ///
-/// Waking a sleeper takes tens of microseconds, and while it wakes the other side runs full or dry and falls asleep
-/// in its turn; then each batch pays for two wake-ups. So a thread first spins for about three microseconds, then
-/// gives its time slice away again and again: with more threads than processors, that is what lets the other side
-/// run. How often is learnt: a sleep that turned out short would have been better spent awake, a long one not.
+/// Unparking a thread takes tens of microseconds. Meanwhile the other side runs full or empty and
+/// parks too, so every batch pays for two wake-ups. A thread therefore spins for about three
+/// microseconds, and then yields repeatedly, which lets the other side run if there are more
+/// threads than processors. The number of yields adapts: it grows after a short park, which was not
+/// worth it, and shrinks after a long one.
 struct WaitBackoff<'a> {
     round: usize,
     yields: &'a AtomicUsize,
 }
 
 impl<'a> WaitBackoff<'a> {
-    /// 2^7 - 1 pauses in all.
+    /// 2^7 - 1 spins in total.
     const SPIN_ROUNDS: usize = 7;
     const MAX_YIELDS: usize = 96;
-    /// A wait shorter than this is not worth a sleep.
+    /// A park shorter than this costs more than the yields that would have avoided it.
     const SHORT_WAIT: Duration = Duration::from_micros(300);
 
-    /// For a mailbox with this batch handles: with more handles than processors, the other side waits for this
-    /// processor, so there is no spinning. The first look comes after 2^`first_round` pauses.
+    /// A backoff for a mailbox with `handles` handles. With more handles than processors it skips
+    /// spinning, because the other side needs the processor. The first round spins 2^`first_round`
+    /// times.
     fn new(yields: &'a AtomicUsize, handles: usize, first_round: usize) -> Self {
         let round = if handles > processors() { Self::SPIN_ROUNDS } else { first_round };
         WaitBackoff { round, yields }
     }
 
-    /// Passes some time. `false` when it is time to sleep, or when the time is up.
+    /// Spins or yields once. Returns `false` when the thread should park or the deadline has
+    /// passed.
     fn snooze(&mut self, deadline: Option<Instant>) -> bool {
         if self.round < Self::SPIN_ROUNDS {
             for _ in 0..1 << self.round {
@@ -150,12 +153,12 @@ impl<'a> WaitBackoff<'a> {
         true
     }
 
-    /// Whether time is nearly up, so that whatever is there must do.
+    /// Whether the backoff yields already, so any progress is enough.
     fn is_yielding(&self) -> bool {
         self.round >= Self::SPIN_ROUNDS
     }
 
-    /// Sleeps until `future` is ready or `deadline` has passed, and learns from how long that took.
+    /// Parks until `future` is ready or `deadline` has passed, and adapts the number of yields.
     fn park<F: Future + Unpin>(&self, future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
         let start = Instant::now();
         let answer = block_on(future, deadline);
@@ -169,10 +172,12 @@ impl<'a> WaitBackoff<'a> {
 }
 
 impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
-    /// Takes the next message; the thread waits for one. Inside an async task use [`recv`](Self::recv).
+    /// Receives the next message, blocking the thread while the mailbox is empty. Use
+    /// [`recv`](Self::recv) inside async tasks.
     ///
     /// # Errors
-    /// [`Disconnected`](QueueError::Disconnected) when nothing is left and nothing will come.
+    /// [`Disconnected`](QueueError::Disconnected) when the mailbox is empty and no message can
+    /// arrive any more.
     #[inline]
     pub fn recv_blocking(&self) -> Result<M, QueueError<M>> {
         let queue = self.queue().inner();
@@ -185,7 +190,7 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
         }
     }
 
-    /// Takes the next message; the thread waits for one, at most as long as `timeout`.
+    /// Receives the next message, blocking the thread for at most `timeout`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -197,7 +202,8 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
     /// ```
     ///
     /// # Errors
-    /// [`Empty`](QueueError::Empty) when the time is up, [`Disconnected`](QueueError::Disconnected).
+    /// [`Empty`](QueueError::Empty) after the timeout; [`Disconnected`](QueueError::Disconnected)
+    /// when the mailbox is empty and no message can arrive any more.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<M, QueueError<M>> {
         match self.queue().inner().try_poll()? {
             Some(message) => Ok(message),
@@ -221,7 +227,8 @@ impl<M, O: Order<M>> QueueMailbox<M, O, ThreadSafe> {
 }
 
 impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
-    /// Sends; the thread waits for room if the policy is `Block`. Inside an async task use [`send`](Self::send).
+    /// Sends a message, blocking the thread while the mailbox is full under the `Block` policy. Use
+    /// [`send`](Self::send) inside async tasks.
     ///
     /// ```
     /// use std::thread;
@@ -243,17 +250,18 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
     pub fn send_blocking(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
         let queue = self.queue().inner();
         match queue.offer(queue.to_item(message)) {
-            // By itself, so that the place for a message in the outcome is not copied.
+            // A separate arm avoids copying the unused message of the outcome.
             Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
             Ok(outcome) => Ok(outcome.map(O::into_message)),
             Err(refusal) => self.send_slow(refusal, None),
         }
     }
 
-    /// Sends; the thread waits for room, at most as long as `timeout`.
+    /// Sends a message, blocking the thread for at most `timeout`.
     ///
     /// # Errors
-    /// [`Timeout`](QueueError::Timeout) when the time is up, [`Closed`](QueueError::Closed); both with the message.
+    /// [`Timeout`](QueueError::Timeout) after the timeout, [`Closed`](QueueError::Closed); both
+    /// with the message.
     pub fn send_timeout(&self, message: M, timeout: Duration) -> Result<OfferOutcome<M>, QueueError<M>> {
         let queue = self.queue().inner();
         match queue.offer(queue.to_item(message)) {
@@ -276,8 +284,8 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
         if !queue.can_wait(control) {
             return Err(queue.reject(QueueError::Full(item)));
         }
-        // Not for a single place at once: filling that, and waiting again, would make the two sides meet for every
-        // message. A moment later there is room for batch.
+        // Waits for room for a batch: with room for one message, sender and receiver would contend
+        // for every message. A moment later there is room for many.
         let batch = (queue.capacity().unwrap_or(1) / 8).clamp(1, 128);
         let first_round = if batch > 8 { WaitBackoff::SPIN_ROUNDS - 2 } else { 0 };
         let mut backoff = WaitBackoff::new(queue.send_yields(), queue.handles(), first_round);

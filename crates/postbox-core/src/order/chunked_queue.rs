@@ -1,4 +1,5 @@
-//! A ring that grows by whole chunks: a long queue is never copied, and what it needed is given back.
+//! A FIFO queue that grows by whole chunks, so a long queue is never copied and its memory is freed
+//! again.
 
 use core::mem;
 
@@ -6,13 +7,14 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// First in, first out, in chunks of about [`CHUNK_BYTES`].
+/// A FIFO queue of chunks of about [`CHUNK_BYTES`].
 ///
-/// Most queues fit into `head`. A longer one goes on in `rest`, and a chunk that was emptied is used again.
+/// Most queues fit into `head`. A longer queue continues in `rest`, which keeps a few empty chunks
+/// for reuse.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct ChunkedQueue<T> {
-    /// The oldest messages; all of them while `rest` holds none.
+    /// The oldest items; all items if `rest` is empty.
     head: VecDeque<T>,
     rest: Option<Box<Rest<T>>>,
 }
@@ -21,9 +23,9 @@ pub struct ChunkedQueue<T> {
 struct Rest<T> {
     /// Full chunks, older than `tail`.
     full: VecDeque<VecDeque<T>>,
-    /// The youngest messages. Holds some whenever `full` does.
+    /// The youngest items. Not empty unless `full` is empty.
     tail: VecDeque<T>,
-    /// Messages in `full`.
+    /// The number of items in `full`.
     full_len: usize,
     spare: Vec<VecDeque<T>>,
 }
@@ -38,7 +40,7 @@ impl<T> Default for ChunkedQueue<T> {
 }
 
 impl<T> ChunkedQueue<T> {
-    /// How many messages fill a chunk.
+    /// The number of items in a full chunk.
     const CHUNK: usize = {
         let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
         if CHUNK_BYTES / size < 32 { 32 } else { CHUNK_BYTES / size }
@@ -51,11 +53,11 @@ impl<T> ChunkedQueue<T> {
 
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        // `head` is only empty when `rest` is: see `pop_front`.
+        // `pop_front` refills `head`, so an empty `head` implies an empty `rest`.
         self.head.is_empty()
     }
 
-    /// The chunk that the next item belongs to, if it needs no memory for it.
+    /// The chunk for the next item, if it has room without an allocation.
     #[inline(always)]
     pub(crate) fn tail_with_spare(&mut self) -> Option<&mut VecDeque<T>> {
         let chunk = self.tail();
@@ -71,13 +73,13 @@ impl<T> ChunkedQueue<T> {
         }
     }
 
-    /// Whether there is one item and no other.
+    /// Whether the queue holds exactly one item.
     #[inline(always)]
     pub(crate) fn is_single(&self) -> bool {
         self.head.len() == 1 && self.rest.as_ref().is_none_or(|rest| rest.tail.is_empty())
     }
 
-    /// [`pop_front`](Self::pop_front) where [one item](Self::is_single) is left.
+    /// [`pop_front`](Self::pop_front) for a queue with [exactly one item](Self::is_single).
     #[inline(always)]
     pub(crate) fn pop_single(&mut self) -> Option<T> {
         self.head.pop_front()
@@ -93,7 +95,7 @@ impl<T> ChunkedQueue<T> {
         }
     }
 
-    /// The last chunk is full: a new one takes its place.
+    /// Pushes into a new chunk, after the last one has become full.
     #[cold]
     fn push_into_new_chunk(&mut self, item: T) {
         let rest = self.rest.get_or_insert_with(|| {
@@ -114,7 +116,7 @@ impl<T> ChunkedQueue<T> {
         if self.head.len() == 1 && self.rest.as_ref().is_some_and(|rest| !rest.tail.is_empty()) {
             return self.pop_and_advance();
         }
-        // Nothing comes after this, so the item goes straight to where the caller wants it.
+        // A tail call lets the item be written directly to its destination.
         self.head.pop_front()
     }
 
@@ -125,7 +127,7 @@ impl<T> ChunkedQueue<T> {
         item
     }
 
-    /// The head is used up: the next chunk takes its place.
+    /// Replaces the empty head by the next chunk.
     fn advance(&mut self) {
         let Some(rest) = &mut self.rest else { return };
         let next = match rest.full.pop_front() {
@@ -141,12 +143,12 @@ impl<T> ChunkedQueue<T> {
         }
     }
 
-    /// Puts an item before all others.
+    /// Puts an item in front of all others.
     pub(crate) fn push_front(&mut self, item: T) {
         self.head.push_front(item);
     }
 
-    /// Moves all items of `other` behind these.
+    /// Moves all items of `other` to the end.
     pub(crate) fn append(&mut self, other: &mut Self) {
         while let Some(item) = other.pop_front() {
             self.push_back(item);
@@ -164,7 +166,7 @@ impl<T> Rest<T> {
 mod tests {
     use super::*;
 
-    /// Large enough that a few dozen make a chunk.
+    /// Large, so that a few dozen items fill a chunk.
     type Item = [u64; 64];
 
     #[test]

@@ -4,7 +4,7 @@ use core::mem;
 
 use super::{ChunkedQueue, Evicted, Order, Store};
 
-/// Messages leave in the order in which they came.
+/// An order in which messages leave as they arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo;
 
@@ -23,7 +23,7 @@ impl<M> Order<M> for Fifo {
     }
 }
 
-/// Messages by age.
+/// Messages in order of arrival.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct FifoStore<M>(ChunkedQueue<M>);
@@ -55,7 +55,7 @@ impl<M> Store for FifoStore<M> {
 
     fn append(&mut self, arrived: &mut ChunkedQueue<M>) {
         if self.0.is_empty() {
-            // The whole batch changes hands without a copy; the two buffers take turns.
+            // The whole batch is moved without a copy; the two buffers are swapped.
             mem::swap(&mut self.0, arrived);
         } else {
             self.0.append(arrived);

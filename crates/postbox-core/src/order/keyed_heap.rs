@@ -1,20 +1,21 @@
-//! A stable priority queue for arbitrary ranks: keys in a four-way heap, messages beside it.
+//! A stable priority queue for arbitrary ranks: a four-way heap of keys, with the messages in a
+//! slab.
 
 use core::hint::select_unpredictable;
 use core::mem;
 
 use alloc::vec::Vec;
 
-/// A key: rank, then number, then slot, packed so that one comparison orders all three.
+/// Rank, number and slot, packed so that one comparison orders all three.
 type Key = u128;
 
 const EMPTY: Key = Key::MAX;
 
-/// Numbers start in the middle, so that messages can also be put before their equals.
+/// Numbers start in the middle, so that a message can also be inserted ahead of its equals.
 const FIRST_NUMBER: u32 = 1 << 31;
 
 fn key(rank: i64, number: u32, slot: u32) -> Key {
-    // Flipping the sign bit makes signed ranks order as unsigned ones.
+    // Flipping the sign bit makes signed ranks order as unsigned numbers.
     let rank = (rank as u64) ^ (1 << 63);
     (u128::from(rank) << 64) | (u128::from(number) << 32) | u128::from(slot)
 }
@@ -31,15 +32,15 @@ fn slot_of(key: Key) -> usize {
     key as u32 as usize
 }
 
-/// Messages by rank, and among equals by age. Both ends can be taken from.
+/// Messages by rank and then by age. Messages can be popped from both ends.
 #[derive(Debug)]
 pub(crate) struct KeyedHeap<M> {
     first: Heap,
-    /// Exists once something had to be evicted. Then both heaps keep keys of messages that have left, which are passed
-    /// over when they come up.
+    /// Created by the first eviction. From then on both heaps contain stale keys, whose messages
+    /// have left through the other heap; they are skipped when they come up.
     eviction: Option<EvictionKeys>,
     slots: Vec<Slot<M>>,
-    /// The first free slot; none is if it is past the end.
+    /// The first free slot; past the end of `slots` if there is none.
     free: usize,
     next: u32,
     next_before: u32,
@@ -48,17 +49,17 @@ pub(crate) struct KeyedHeap<M> {
 
 #[derive(Debug)]
 enum Slot<M> {
-    /// A whole word, which most messages are aligned to: so they are copied whole.
+    /// A whole word, like the alignment of most messages, which makes moving an entry one copy.
     Free {
         next: usize,
     },
     Used(M),
 }
 
-/// No number of a message.
+/// Marks a slot without a message.
 const NO_NUMBER: u32 = u32::MAX;
 
-/// As many messages can be given numbers anew, with one left for the next.
+/// The number of messages that can be renumbered, with one number left for the next message.
 const MAX_SLOTS: usize = (NO_NUMBER - FIRST_NUMBER) as usize;
 
 impl<M> KeyedHeap<M> {
@@ -99,7 +100,7 @@ impl<M> KeyedHeap<M> {
         self.len += 1;
     }
 
-    /// The rank of the most wanted message.
+    /// The rank of the most urgent message.
     #[inline]
     pub(crate) fn first_rank(&mut self) -> Option<i64> {
         self.first_key().map(rank_of)
@@ -108,14 +109,15 @@ impl<M> KeyedHeap<M> {
     #[inline(always)]
     pub(crate) fn pop_first(&mut self) -> Option<(i64, M)> {
         let key = self.first_key()?;
-        // The key first: in a deep heap both come from afar, and what follows can go on while the message is on its way.
+        // The key is popped first: in a deep heap both are cache misses, and the heap can be
+        // repaired while the message is loaded.
         self.first.pop();
         let message = self.take(key);
         self.drop_stale_keys();
         Some((rank_of(key), message))
     }
 
-    /// The rank of the min_of_group wanted message.
+    /// The rank of the least urgent message.
     pub(crate) fn last_rank(&mut self, oldest: bool) -> Option<i64> {
         self.last_key(oldest).map(rank_of)
     }
@@ -127,7 +129,7 @@ impl<M> KeyedHeap<M> {
         Some((rank_of(key), message))
     }
 
-    /// The key of the most wanted message, which comes first in `first` then.
+    /// The key of the most urgent message. Removes stale keys before it from `first`.
     #[inline(always)]
     fn first_key(&mut self) -> Option<Key> {
         if self.len == 0 {
@@ -142,7 +144,7 @@ impl<M> KeyedHeap<M> {
         }
     }
 
-    /// The key of the min_of_group wanted message, which comes first in `last` then.
+    /// The key of the least urgent message. Removes stale keys before it from the eviction heap.
     fn last_key(&mut self, oldest: bool) -> Option<Key> {
         if self.len == 0 {
             return None;
@@ -157,13 +159,13 @@ impl<M> KeyedHeap<M> {
         }
     }
 
-    /// Puts a message in a slot.
+    /// Stores a message in a free slot.
     #[inline(always)]
     fn store(&mut self, message: M) -> u32 {
         let slot = self.free;
         if let Some(place @ &mut Slot::Free { next }) = self.slots.get_mut(slot) {
             self.free = next;
-            // A free slot has nothing to drop, and forgetting it spares the look.
+            // A free slot owns nothing, and forgetting it avoids the check for a drop.
             mem::forget(mem::replace(place, Slot::Used(message)));
             return slot as u32;
         }
@@ -188,7 +190,8 @@ impl<M> KeyedHeap<M> {
         message
     }
 
-    /// Drops the keys of messages that are gone, before they outnumber the others; and all memory, when nothing is left.
+    /// Removes stale keys before they outnumber the live ones; frees all memory when the heap is
+    /// empty.
     #[inline]
     fn drop_stale_keys(&mut self) {
         if self.len == 0 {
@@ -198,8 +201,8 @@ impl<M> KeyedHeap<M> {
         }
     }
 
-    /// Numbers are used up: gives all messages new ones, in the same order. What eviction needs is made anew when it is
-    /// needed again.
+    /// Renumbers all messages in their order when the numbers are used up. The eviction heap is
+    /// rebuilt on demand.
     #[cold]
     fn renumber(&mut self) {
         let eviction = self.eviction.take();
@@ -216,14 +219,15 @@ impl<M> KeyedHeap<M> {
     }
 }
 
-/// What eviction needs: the keys of the same messages, min_of_group wanted first, and which keys of both heaps have a message yet.
+/// The keys of the same messages, least urgent first, and which keys are still live.
 #[derive(Debug)]
 struct EvictionKeys {
-    /// Reversed.
+    /// Reversed keys.
     keys: Heap,
-    /// Whether the oldest of equals is the min_of_group wanted, or the newest.
+    /// Whether the oldest of equal messages is evicted first, or the newest.
     oldest: bool,
-    /// The number under which the message of each slot came, or [`NO_NUMBER`]: tells it from an earlier one in the same slot.
+    /// The number of the message in each slot, or [`NO_NUMBER`]. It distinguishes a key from
+    /// earlier keys of the same slot.
     numbers: Vec<u32>,
 }
 
@@ -247,15 +251,15 @@ impl EvictionKeys {
         self.numbers[slot_of(key)] == number_of(key)
     }
 
-    /// The key under which the min_of_group wanted message comes first: largest rank, then oldest or newest. Of a reversed key, the
-    /// key.
+    /// Maps a key to one by which the least urgent message comes first: highest rank, then oldest
+    /// or newest. Applied to a reversed key, returns the key.
     fn reverse(&self, key_of_message: Key) -> Key {
         let number = number_of(key_of_message);
         let number = if self.oldest { number } else { !number };
         key(!rank_of(key_of_message), number, slot_of(key_of_message) as u32)
     }
 
-    /// Drops the keys of messages that are gone from a heap that has more than `limit`.
+    /// Removes stale keys from each heap that has more than `limit` keys.
     fn drop_stale_keys(&mut self, first: &mut Heap, limit: usize) {
         if first.len > limit {
             first.retain(|key| self.is_live(key));
@@ -268,13 +272,14 @@ impl EvictionKeys {
     }
 }
 
-/// Four keys side by side, in one cache line.
+/// Four keys in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Group([Key; 4]);
 
-/// A four-way heap of keys without a root: the min_of_group of group 0 is the min_of_group of all. The children of key `k` are
-/// group `k + 1`, so that looking at all children is looking at one cache line. Unused places hold [`EMPTY`].
+/// A four-way heap of keys without a root: the minimum of group 0 is the minimum of all. The
+/// children of key `k` are group `k + 1`, so comparing all children reads one cache line. Unused
+/// entries hold [`EMPTY`].
 #[derive(Debug, Default)]
 struct Heap {
     groups: Vec<Group>,
@@ -306,7 +311,7 @@ impl Heap {
         self.sift_up(index, key);
     }
 
-    /// Puts `key` at `index`, or higher up where it belongs.
+    /// Puts `key` at `index` and moves it up to its position.
     #[inline]
     fn sift_up(&mut self, mut index: usize, key: Key) {
         while index >= 4 {
@@ -321,8 +326,8 @@ impl Heap {
         self.set(index, key);
     }
 
-    /// The index and value of the min_of_group key of a group. Without branches, for which one it is cannot be predicted, and
-    /// without a second look at the keys, for which the way down would have to wait.
+    /// The index and value of the smallest key of a group. Selects without branches, which would be
+    /// unpredictable, and without reading the keys again, which would delay the next level.
     #[inline(always)]
     fn min_of_group(&self, group: usize) -> (usize, Key) {
         let keys = self.groups[group].0;
@@ -335,13 +340,13 @@ impl Heap {
         (group * 4 + lane, select_unpredictable(is_right, right_key, left_key))
     }
 
-    /// The min_of_group key. There is one.
+    /// The smallest key of a heap that is not empty.
     #[inline]
     fn peek(&self) -> Key {
         self.min_of_group(0).1
     }
 
-    /// Takes the min_of_group key out. There is one.
+    /// Removes the smallest key of a heap that is not empty.
     #[inline]
     fn pop(&mut self) -> Key {
         let (mut hole, least) = self.min_of_group(0);
@@ -352,8 +357,8 @@ impl Heap {
             self.groups.pop();
         }
         if hole != self.len {
-            // Down to the bottom along the min_of_group children, then up: the moved key comes from the bottom and rarely
-            // rises far.
+            // Moves the hole to the bottom along the smallest children and then sifts the last key
+            // up, which rarely rises far.
             while hole + 1 < self.groups.len() {
                 let (child, key) = self.min_of_group(hole + 1);
                 self.set(hole, key);

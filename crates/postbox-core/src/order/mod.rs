@@ -1,4 +1,4 @@
-//! In which order messages leave: what differs between a FIFO and a priority mailbox.
+//! The order in which messages leave a mailbox: FIFO or by priority.
 
 mod chunked_queue;
 mod fifo;
@@ -9,38 +9,38 @@ pub(crate) use self::chunked_queue::ChunkedQueue;
 pub use self::fifo::Fifo;
 pub use self::priority::{Priority, Rank};
 
-/// The order of a mailbox. [`Fifo`](crate::order::Fifo) and [`Priority`](crate::order::Priority) are the two.
+/// The order of a mailbox: [`Fifo`](crate::order::Fifo) or [`Priority`](crate::order::Priority).
 #[doc(hidden)]
 pub trait Order<M> {
-    /// A message with what the order needs to know about it.
+    /// A message with the data by which it is ordered.
     type Item;
     type Store: Store<Item = Self::Item>;
-    /// Looks at the message once, before any lock is taken: foreign code never runs in a critical section.
+    /// Wraps a message. Called once, outside all locks, since it runs the user's priority function.
     fn to_item(&self, message: M) -> Self::Item;
     fn into_message(item: Self::Item) -> M;
-    /// Whether the message belongs to the control lane.
+    /// Whether the message is sent on the control channel.
     #[inline(always)]
     fn is_control(&self, _item: &Self::Item) -> bool {
         false
     }
 }
 
-/// The consumers' end of a queue: messages in the order in which they leave.
+/// The end of a queue from which consumers pop messages.
 #[doc(hidden)]
 pub trait Store: Default {
     type Item;
-    /// Whether what arrives later always leaves later. Then the messages that wait at the producers' end
-    /// need not be looked at until this end is empty.
+    /// Whether later arrivals always leave later. Then the inbox need not be looked at until the
+    /// store is empty.
     const IS_FIFO: bool;
     fn len(&self) -> usize;
     fn pop(&mut self) -> Option<Self::Item>;
     fn push(&mut self, item: Self::Item);
-    /// Moves in all that has arrived. Leaves `arrived` empty.
+    /// Moves all messages from `arrived` into the store.
     fn append(&mut self, arrived: &mut ChunkedQueue<Self::Item>);
-    /// Puts a message back that had left: before its equals.
+    /// Inserts a message ahead of all messages of equal rank.
     fn push_before_equals(&mut self, item: Self::Item);
-    /// Takes `incoming` in and gives the least wanted out, which may be `incoming` itself.
-    /// Among equals it is the oldest that goes if `oldest`, else the newest.
+    /// Pushes `incoming` and evicts the least urgent message, which may be `incoming` itself. Among
+    /// equal messages the oldest is evicted if `oldest`, otherwise the newest.
     fn push_evicting(&mut self, incoming: Self::Item, oldest: bool) -> Evicted<Self::Item>;
 }
 

@@ -1,11 +1,11 @@
-//! Telling observers what happens.
+//! Hooks: the metrics sink, the scheduler hook and the signal of a mailbox.
 
 use alloc::sync::Arc;
 
 use super::*;
 use crate::shared::mailbox::{MetricsSink, SchedulerHook, Signal};
 
-/// Who watches a mailbox.
+/// The hooks of one mailbox.
 pub(crate) struct Hooks<C: MetadataStorageMode> {
     pub(crate) sink: Option<Arc<dyn MetricsSink>>,
     pub(crate) scheduler: Option<Arc<dyn SchedulerHook>>,
@@ -19,7 +19,7 @@ impl<C: MetadataStorageMode> Default for Hooks<C> {
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
-    /// Changes the hooks. With none set, no operation looks at them.
+    /// Changes the hooks and updates the flags that tell operations to call them.
     pub(crate) fn change_hooks<R>(&self, change: impl FnOnce(&mut Hooks<C>) -> R) -> R {
         let store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
@@ -40,17 +40,17 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         answer
     }
 
-    /// Sets the metrics sink. What was set before is dropped under no lock.
+    /// Sets the metrics sink. The previous sink is dropped outside all locks.
     pub(crate) fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
         drop(self.change_hooks(|hooks| core::mem::replace(&mut hooks.sink, sink)));
     }
 
-    /// Sets the scheduler hook, likewise.
+    /// Sets the scheduler hook. The previous hook is dropped outside all locks.
     pub(crate) fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
         drop(self.change_hooks(|hooks| core::mem::replace(&mut hooks.scheduler, hook)));
     }
 
-    /// Tells the signal and the scheduler hook that there is something to receive.
+    /// Notifies the signal and the scheduler hook that a message may be ready to receive.
     pub(super) fn notify_hooks(&self) {
         if self.flags.get() & NOTIFY == 0 {
             return;
@@ -77,14 +77,14 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.extras.lock().as_ref().and_then(|extras| extras.hooks.sink.clone())
     }
 
-    /// Tells the metrics sink what happened.
+    /// Reports an event to the metrics sink.
     pub(super) fn report(&self, event: MailboxEvent) {
         if let Some(sink) = self.sink() {
             record(&*sink, event, self.len(), self.usage());
         }
     }
 
-    /// Tells the hooks what became of an offer, and that there is something to receive.
+    /// Reports the outcome of an offer to the hooks.
     pub(super) fn report_offer<T>(&self, outcome: &OfferOutcome<T>) {
         if self.flags.get() & (METRICS | NOTIFY) == 0 {
             return;
@@ -110,10 +110,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     }
 }
 
-/// From this part of its capacity on, a mailbox is under pressure.
+/// The fill level, as a fraction, from which on `Pressure` events are reported.
 const PRESSURE: (usize, usize) = (3, 4);
 
-/// Passes an event on, with the depth and, if there is a bound, how many places of it are taken.
+/// Records `event`, followed by the depth and the pressure where the event changes them. `usage` is
+/// the number of occupied places and the capacity of a bounded mailbox.
 fn record(sink: &dyn MetricsSink, event: MailboxEvent, depth: usize, usage: Option<(usize, usize)>) {
     sink.record(event);
     if matches!(event, MailboxEvent::Enqueued | MailboxEvent::Dequeued | MailboxEvent::Evicted) {

@@ -1,14 +1,16 @@
-//! What happens to a mailbox as a whole: closing, suspending, stashing, and handles that come and go.
+//! Operations on a whole mailbox: close, suspend, stash, and the counts of its handles.
 
 use alloc::vec::Vec;
 
 use super::*;
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
-    /// Takes no more messages; those inside can still be received. `false` if it was closed before.
+    /// Stops accepting messages; stored messages can still be received. Returns `false` if the
+    /// queue was closed already.
     pub(crate) fn close(&self) -> bool {
         let mut first = false;
-        // Under both locks no push is half done: a thread that sees the flag sees all messages.
+        // With both locks held no push is in progress, so a thread that sees the flag sees every
+        // accepted message.
         let store = self.front.store.lock();
         self.change_flags(|flags| {
             first = flags & CLOSED == 0;
@@ -26,7 +28,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         first
     }
 
-    /// Closes and takes everything that is left: control messages, then the stash, then the rest in order.
+    /// Closes the queue and takes all messages: control messages, then stashed ones, then the rest
+    /// in order.
     pub(crate) fn close_and_drain(&self) -> Vec<M> {
         self.close();
         let mut left = Vec::new();
@@ -58,7 +61,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         left
     }
 
-    /// Holds regular messages back until as many `resume`s have come.
+    /// Withholds regular messages until [`resume`](Self::resume) was called as often as `suspend`.
     pub(crate) fn suspend(&self) {
         let inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
@@ -68,7 +71,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.report(MailboxEvent::Suspended);
     }
 
-    /// Takes one `suspend` back. `false` if there was none.
+    /// Undoes one [`suspend`](Self::suspend). Returns `false` if there was none.
     pub(crate) fn resume(&self) -> bool {
         let inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
@@ -89,7 +92,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         true
     }
 
-    /// Puts a received message aside. It keeps its room in the mailbox, so it can always come back.
+    /// Stashes a received message. A stashed regular message counts against the capacity, so it can
+    /// always be unstashed.
     pub(crate) fn stash(&self, message: M) {
         let item = self.order.to_item(message);
         let control = self.order.is_control(&item);
@@ -102,8 +106,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Puts all stashed messages back on their lanes, in the order in which they were stashed and before what waits.
-    /// Returns how many.
+    /// Returns all stashed messages to their channels, in the order in which they were stashed and
+    /// ahead of stored messages of equal priority. Returns their number.
     pub(crate) fn unstash(&self) -> usize {
         let mut store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
@@ -134,15 +138,15 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         count
     }
 
-    /// A producer handle exists.
+    /// Registers a producer handle.
     pub(crate) fn add_producer(&self) {
-        // Also when another newcomer was first, but has not come to the refreshing yet.
+        // A concurrent first producer may have incremented the count but not yet cleared the flag.
         if self.producers.increment() == 0 || self.flags.get() & NO_PRODUCER != 0 {
             self.refresh_no_producer();
         }
     }
 
-    /// A producer handle is gone. With the last one nothing more will come.
+    /// Unregisters a producer handle. The last one disconnects the receivers.
     pub(crate) fn remove_producer(&self) {
         if self.producers.decrement() == 1 && self.refresh_no_producer() {
             self.wake_receivers();
@@ -150,8 +154,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Whether there is a producer is asked under the lock, so that of one that comes and one that goes at the same
-    /// time the later one leaves the right answer.
+    /// Recomputes the flag `NO_PRODUCER`. The count is read under the inbox lock, so the last of
+    /// several concurrent calls writes the correct flag.
     fn refresh_no_producer(&self) -> bool {
         let mut no_producer = false;
         self.change_flags(|flags| {
@@ -161,19 +165,19 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         no_producer
     }
 
-    /// A consumer handle exists.
+    /// Registers a consumer handle.
     pub(crate) fn add_consumer(&self) {
         self.consumers.increment();
     }
 
-    /// Producers and consumers together.
+    /// The number of producer and consumer handles.
     #[cfg(feature = "std")]
     pub(crate) fn handles(&self) -> usize {
         self.producers.get() + self.consumers.get()
     }
 
-    /// A consumer handle is gone. With the last one nothing can be received: what is left is dropped, and senders
-    /// get their messages back.
+    /// Unregisters a consumer handle. The last one closes the queue: stored messages are dropped,
+    /// and waiting senders get their messages back.
     pub(crate) fn remove_consumer(&self) {
         if self.consumers.decrement() == 1 {
             drop(self.close_and_drain());

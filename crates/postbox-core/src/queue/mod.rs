@@ -1,25 +1,50 @@
-//! The heart of every mailbox: one queue with two ends.
+//! The queue behind every mailbox: a two-lock queue that hands over messages in batches.
 //!
-//! Producers push into the *inbox* under one lock, consumers pop from the *store* under another. When the store
-//! has nothing more to give, a consumer takes the whole inbox in one move_inbox_to_store. So one producer and one consumer
-//! meet once per batch, not once per message, and what a consumer has taken in but not handed out is still in the
-//! mailbox: it counts in its size and any consumer may have it. A store of sorted messages that nobody uses also takes a
-//! message at once, past the inbox.
+//! Producers push into the *inbox* under one lock. Consumers pop from the *store* under another
+//! lock. A consumer that finds the store empty moves the whole inbox into it at once, so producers
+//! and consumers contend once for each batch instead of once for each message. A batch in the store
+//! still belongs to the mailbox: it counts in the size, every consumer can pop from it, and it
+//! outlives the consumer that moved it.
+//!
+//! What differs between a FIFO and a priority mailbox is the [store](crate::order). Overflow
+//! policies, control messages, the stash, suspension, closing and waiting are implemented once,
+//! here.
+//!
+//! # Fast paths
+//!
+//! * A push to a FIFO mailbox takes the inbox lock, compares `pushed` with `fast_until`, and writes
+//!   the message. `fast_until` is the value of `pushed` up to which there was room when `popped`
+//!   was last read. It does not exceed `pushed` while the mailbox is closed or has hooks, so capacity,
+//!   closing and hooks cost the fast path nothing else.
+//! * A pop from a FIFO mailbox takes one lock: that of the store for the next message of a batch,
+//!   or that of the inbox for a single message.
+//! * A push to an unbounded priority mailbox without hooks goes directly to the store if the store
+//!   is not locked and the inbox is empty.
+//!
+//! The fast paths are inlined into the caller and move the message once; a second move of a large
+//! message can cost more than the lock. All other cases are in functions with the suffix `_slow`.
 //!
 //! # Invariants
 //!
-//! 1. Locks are taken in the order store, inbox, then the senders' wait queues and extras. A thread that holds the inbox
-//!    may only *try* the store. Receivers stand in line under the inbox.
-//! 2. `pushed - popped` is the number of regular messages in the mailbox. `pushed` is written under the inbox;
-//!    `popped` under the store, or, in a FIFO mailbox, under the inbox while the store is empty. A message that is direct_pushes
-//!    in the store past the inbox moves `popped` one back; an eviction, one in and one out, moves neither.
-//! 3. The store of a FIFO mailbox gains messages only while both locks are held. So a thread that holds the inbox and reads
-//!    `store_len == 0` knows that the store is empty and stays so.
-//! 4. A receiver registers under the inbox, and where messages are sorted under both locks, in the section that saw
-//!    nothing to take. A sender registers under both, in the section that saw no room. Every push holds the inbox, or the
-//!    store of sorted messages; every pop holds one of the two; so none misses a waiter.
-//! 5. `flags` are written under the inbox, and those that a sender heeds (`CLOSED`, `METRICS`, `NOTIFY`) under both.
-//!    Wakers (their clone and drop, too), hooks, priority functions and messages' destructors run under no lock.
+//! Code that relies on an invariant names its number.
+//!
+//! 1. Locks are acquired in the order store, inbox, extras, waiting senders. A thread that holds
+//!    the inbox may only *try* to lock the store. Waiting receivers are protected by the inbox
+//!    lock.
+//! 2. `pushed - popped` is the number of stored regular messages. `pushed` is written under the
+//!    inbox lock. `popped` is written under the store lock; in a FIFO mailbox also under the inbox
+//!    lock while the store is empty. A message pushed directly into the store decrements `popped`.
+//!    An eviction changes neither counter.
+//! 3. The store of a FIFO mailbox gains messages only while both locks are held. So a thread that
+//!    holds the inbox lock and reads `store_len == 0` knows that the store stays empty.
+//! 4. A receiver registers under the inbox lock, and in a priority mailbox under both locks, in the
+//!    critical section that found no message. A sender registers under both locks, in the critical
+//!    section that found no room. Every push holds the inbox lock, or the store lock in a priority
+//!    mailbox. Every pop holds one of the two locks. So no push or pop misses a waiter, and the
+//!    fast paths need no memory fence.
+//! 5. `flags` are written under the inbox lock; those that senders check (`CLOSED`, `METRICS`,
+//!    `NOTIFY`) under both locks. Foreign code never runs under a lock: wakers (including clone and
+//!    drop), hooks, priority functions and destructors of messages.
 
 mod hooks;
 mod lifecycle;
@@ -41,46 +66,49 @@ use crate::shared::queue::{OfferOutcome, OverflowPolicy, QueueError};
 use crate::sync::{Count, Lock, MailboxConcurrency, MetadataStorageMode, Padded};
 use crate::wait_queue::{Ticket, WaitQueue, WaiterList};
 
-/// The control lane holds a message.
+/// The control channel holds a message.
 const CONTROL: usize = 1;
-/// Regular messages are held back.
+/// Regular messages are withheld.
 const SUSPENDED: usize = 2;
-/// A metrics sink wants to know what happens.
+/// A metrics sink is set.
 const METRICS: usize = 4;
-/// No more messages are taken.
+/// The queue accepts no more messages.
 const CLOSED: usize = 8;
-/// The last producer is gone.
+/// The last producer handle was dropped.
 const NO_PRODUCER: usize = 16;
-/// A signal or a scheduler hook wants to know when there is something to receive.
+/// A signal or a scheduler hook is set.
 const NOTIFY: usize = 32;
 
-/// More room than any queue needs, yet near enough for wrapping counters to be compared.
+/// The largest amount of room that wrapping comparisons of the counters support.
 const MAX_ROOM: usize = isize::MAX as usize;
 
-/// How often a waiting thread gives its time slice away before it sleeps, until it knows better.
+/// How often a blocked thread initially yields before it parks.
 #[cfg(feature = "std")]
 const INITIAL_YIELDS: usize = 16;
 
+/// The state that all handles of one mailbox share.
 pub(crate) struct Queue<M, O: Order<M>, C: MetadataStorageMode> {
     front: Padded<Front<O::Store, C>>,
     back: Padded<Back<O::Item, C>>,
     flags: C::Count,
-    /// The bound; `usize::MAX` without one. Written under the inbox.
+    /// The capacity; `usize::MAX` if unbounded. Written under the inbox lock.
     capacity: C::Count,
-    /// Regular messages in the stash; they take up room. Written under both locks.
+    /// Stashed regular messages; they count against the capacity. Written under both locks.
     stashed: C::Count,
-    /// Messages that were refused or evicted.
+    /// Messages that were rejected or evicted.
     rejected: C::Count,
-    /// Messages that were direct_pushes in the store past the inbox, so that `pushed` does not count them. Written under the store.
+    /// Messages that were pushed directly into the store, which `pushed` does not count. Written
+    /// under the store lock.
     direct_pushes: C::Count,
-    /// Waits for room.
+    /// Senders that wait for room.
     senders: WaitQueue<C>,
-    /// How long a receiver lets messages gather, while they flow; a hint, so lost updates do not matter.
+    /// For how many spins a receiver lets messages gather before it takes them. A heuristic, so
+    /// lost updates do no harm.
     gather_spins: C::Count,
-    /// Whether messages come in a stream: more than 0 if a receiver that met the producers of a FIFO mailbox has found several,
-    /// not long ago. A hint, too.
+    /// Positive while messages arrive in a stream: set when a receiver takes several messages from
+    /// the inbox of a FIFO mailbox, decremented when it takes one. A heuristic, as well.
     stream_credit: C::Count,
-    /// How patiently threads wait awake, for a message and for room: see `blocking.rs`.
+    /// How often blocked threads yield before they park; see `WaitBackoff` in `blocking.rs`.
     #[cfg(feature = "std")]
     receive_yields: C::Count,
     #[cfg(feature = "std")]
@@ -94,15 +122,16 @@ pub(crate) struct Queue<M, O: Order<M>, C: MetadataStorageMode> {
     messages: PhantomData<fn() -> M>,
 }
 
-/// The consumers' end.
+/// The end of the consumers.
 struct Front<S, C: MailboxConcurrency> {
     store: C::Lock<S>,
     popped: C::Count,
-    /// `store.len()`, readable without its lock.
+    /// `store.len()`, readable without the lock.
     store_len: C::Count,
 }
 
-/// The producers' end. What every push writes lies on one cache line, the waiters on the next.
+/// The end of the producers. The fields that every push writes share a cache line; the waiting
+/// receivers are on the next one.
 #[repr(C)]
 struct Back<I, C: MailboxConcurrency> {
     pushed: C::Count,
@@ -114,25 +143,25 @@ struct Back<I, C: MailboxConcurrency> {
 #[repr(C)]
 struct Inbox<I> {
     messages: ChunkedQueue<I>,
-    /// The value of `pushed` up to which a push needs no second look: there was room that far when `popped` was
-    /// last read, so the consumers' cache line is left alone. A closed or observed mailbox has none of it.
+    /// A push takes the fast path while `pushed` is less than this value; see the module
+    /// documentation.
     fast_until: usize,
-    /// Wait for a message. Here, because who brings one holds the inbox anyway, and so does who registers.
+    /// Receivers that wait for a message. Every push and every registration locks the inbox anyway.
     receivers: WaiterList,
 }
 
 type LazyExtras<S, C> = Option<Box<Extras<S, C>>>;
 
-/// What most mailboxes never use; allocated on first use.
+/// State that few mailboxes need, allocated on first use.
 struct Extras<S: Store, C: MetadataStorageMode> {
     control: S,
-    /// Control messages ever taken in.
+    /// Control messages ever accepted.
     control_pushed: usize,
-    /// With each message, whether it belongs to the control lane.
+    /// Stashed messages; `true` for control messages.
     stash: Vec<(S::Item, bool)>,
     suspensions: usize,
     hooks: Hooks<C>,
-    /// Waits for room on the control lane.
+    /// Senders that wait for room on the control channel.
     control_senders: WaitQueue<C>,
 }
 
@@ -196,16 +225,16 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Messages that wait, control messages included, stashed ones not.
+    /// Stored messages, including control messages and excluding stashed ones.
     pub(crate) fn len(&self) -> usize {
         self.regular_len() + self.control_len()
     }
 
-    /// Regular messages that wait.
+    /// Stored regular messages.
     fn regular_len(&self) -> usize {
         let mut pushed = self.back.pushed.load_acquire();
-        // While `pushed` stands still, `popped` tells the truth of one moment. On a busy mailbox a few attempts must
-        // do; then what left in between makes the answer smaller, never larger.
+        // The difference is exact if `pushed` did not change while `popped` was read. After four
+        // attempts the result may be too small, never too large.
         for _ in 0..4 {
             let len = pushed.wrapping_sub(self.front.popped.load_acquire()) as isize;
             let now = self.back.pushed.load_acquire();
@@ -217,27 +246,28 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         (pushed.wrapping_sub(self.front.popped.load_acquire()) as isize).max(0) as usize
     }
 
-    /// Whether nothing waits.
+    /// Whether no message is stored.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_regular_empty() && self.flags.get() & CONTROL == 0
     }
 
-    /// Whether no regular message waits. Exact: `popped` never passes `pushed`, which never goes back, so if `popped` as it was
-    /// equals `pushed` as it is, nothing was in between then.
+    /// Whether no regular message is stored. The result is exact: `popped` never exceeds `pushed`,
+    /// and `pushed` never decreases, so if the earlier value of `popped` equals the later value of
+    /// `pushed`, no message was stored in between.
     #[inline(always)]
     fn is_regular_empty(&self) -> bool {
         let popped = self.front.popped.load_acquire();
         popped == self.back.pushed.load_acquire()
     }
 
-    /// Whether a receive might find something: a message, or the end.
+    /// Whether a receive may return a message or `Disconnected`.
     #[cfg(feature = "std")]
     #[inline(always)]
     pub(crate) fn may_receive(&self) -> bool {
         !self.is_regular_empty() || self.flags.get() & (CONTROL | CLOSED | NO_PRODUCER) != 0
     }
 
-    /// For how many messages there is room.
+    /// The number of messages for which there is room.
     #[inline(always)]
     pub(crate) fn free_capacity(&self) -> usize {
         let len = self.back.pushed.get().wrapping_sub(self.front.popped.get()) as isize;
@@ -251,7 +281,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.extras.lock().as_ref().map_or(0, |extras| extras.control.len())
     }
 
-    /// How many messages were ever taken in; evicted ones count, refused ones do not.
+    /// The number of messages ever accepted, including evicted and excluding rejected ones.
     pub(crate) fn message_count(&self) -> usize {
         let control = self.extras.lock().as_ref().map_or(0, |extras| extras.control_pushed);
         self.back.pushed.load_acquire().wrapping_add(self.direct_pushes.get()).wrapping_add(control)
@@ -265,7 +295,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         Some(self.control_capacity).filter(|&capacity| capacity != usize::MAX)
     }
 
-    /// How many messages were rejected or evicted.
+    /// The number of messages that were rejected or evicted.
     pub(crate) fn rejected_count(&self) -> usize {
         self.rejected.get()
     }
@@ -298,12 +328,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.extras.lock().as_ref().map_or(0, |extras| extras.stash.len())
     }
 
-    /// How many places are taken, and how many there are.
+    /// The number of occupied places and the capacity of a bounded queue.
     fn usage(&self) -> Option<(usize, usize)> {
         self.capacity().map(|capacity| (self.regular_len() + self.stashed.get(), capacity))
     }
 
-    /// The bound less what is in the stash.
+    /// The capacity minus the stashed messages.
     fn effective_capacity(&self) -> usize {
         match self.capacity.get() {
             usize::MAX => usize::MAX,
@@ -311,7 +341,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Looks how far there is room now.
+    /// Recomputes `fast_until`. Returns whether there is room for one more message.
     fn refresh_room(&self, inbox: &mut InboxGuard<'_, M, O, C>) -> bool {
         let popped = self.front.popped.load_acquire();
         let room = self.effective_capacity().min(MAX_ROOM);
@@ -322,30 +352,31 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         fast_until.wrapping_sub(pushed) as isize > 0
     }
 
-    /// Moves all that has messages into the store. Invariant 3: `store_len` tells of it before either lock is released.
+    /// Moves all messages from the inbox into the store. Both locks are held until `store_len` is
+    /// published ([invariant 3](self#invariants)).
     fn move_inbox_to_store(&self, store: &mut O::Store, inbox: &mut InboxGuard<'_, M, O, C>) {
         store.append(&mut inbox.messages);
         self.front.store_len.store_release(store.len());
     }
 
-    /// Sets and clears flags under the inbox.
+    /// Changes the flags under the inbox lock.
     fn change_flags(&self, change: impl FnOnce(usize) -> usize) {
         let mut inbox = self.back.inbox.lock();
         self.flags.store_release(change(self.flags.get()));
         self.refresh_room(&mut inbox);
     }
 
-    /// How many senders wait for room.
+    /// The number of senders that wait for room.
     pub(crate) fn waiting_senders(&self) -> usize {
         self.senders.len()
     }
 
-    /// How many receivers wait.
+    /// The number of receivers that wait for a message.
     pub(crate) fn waiting_receivers(&self) -> usize {
         self.back.receiver_count.get()
     }
 
-    /// Gives the inbox back after a message came in, and wakes the receiver that it is for.
+    /// Unlocks the inbox after a push and wakes the first waiting receiver.
     #[inline(always)]
     fn unlock_and_wake(&self, inbox: InboxGuard<'_, M, O, C>) {
         if inbox.receivers.is_empty() {
@@ -365,7 +396,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Wakes a receiver for a message that came in past the inbox.
+    /// Wakes the first waiting receiver after a push that did not lock the inbox.
     #[inline(always)]
     fn wake_receiver(&self) {
         if self.waiting_receivers() != 0 {
@@ -390,7 +421,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     }
 }
 
-/// Wakes the first waiter, under no lock.
+/// Wakes the first waiter. The caller holds no lock ([invariant 5](self#invariants)).
 #[cold]
 fn wake_one<C: MailboxConcurrency>(queue: &WaitQueue<C>) {
     if let Some(waker) = queue.notify_one() {

@@ -1,30 +1,30 @@
-//! The consumers' end.
+//! The end of the consumers: receiving and waiting for messages.
 
 use alloc::vec::Vec;
 
 use super::*;
 
-/// How many messages make meeting the producers worth while.
+/// The batch size from which on gathering more messages no longer pays.
 const TARGET_BATCH: usize = 512;
 
-/// How many pauses of the processor a receiver lets messages gather, at the most: some ten microseconds, in which a
-/// stream that is dense enough for it brings hundreds.
+/// The upper bound of `gather_spins`, about ten microseconds. A dense stream delivers hundreds of
+/// messages in that time.
 const MAX_GATHER_SPINS: usize = 512;
 
-/// Up to this number of bytes, letting messages gather pays. With larger ones a line of memory changes processors for each of them,
-/// which costs more than to meet the producers.
+/// The largest message, in bytes, for which gathering pays. Larger messages transfer a cache line
+/// each, which costs more than contending for the lock.
 const MAX_GATHER_BYTES: usize = 32;
 
-/// After this number of single messages in a row they are no stream.
+/// The number of consecutive single messages after which a stream counts as ended.
 const STREAM_CREDIT: usize = 32;
 
-/// Up to this many waiting messages are taken one by one from the inbox, under its lock alone, which costs less
-/// than an move_inbox_to_store. More are taken at once.
+/// At most this many messages are popped from the inbox one by one. That costs less than moving
+/// them into the store.
 const MAX_SINGLE_POPS: usize = 2;
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
-    /// The usual case of a receive, which moves the message once: the next of a batch that was taken in before. `None`
-    /// says nothing; then it is [`try_poll`](Self::try_poll)'s turn.
+    /// The fast path of a receive, which moves the message once: pops the next message of a batch.
+    /// `None` means that [`try_poll`](Self::try_poll) must decide.
     #[inline(always)]
     pub(crate) fn poll_fast(&self) -> Option<M> {
         if !O::Store::IS_FIFO || self.flags.get() & (CONTROL | SUSPENDED | METRICS) != 0 {
@@ -44,7 +44,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// [`try_poll`](Self::try_poll) for a receiver that does not ask whether nothing will come.
+    /// [`try_poll`](Self::try_poll) without the check for disconnection.
     #[inline]
     pub(crate) fn poll_message(&self) -> Option<M> {
         if self.flags.get() & (CONTROL | SUSPENDED | METRICS) != 0 {
@@ -53,9 +53,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.pop()
     }
 
-    /// [`try_poll`](Self::try_poll) for a receiver that has time: where messages come in a stream, it lets some
-    /// gather before it takes them, so that it meets the producers once for many. It passes at most `most` pauses with
-    /// that. See `adapt_gathering`.
+    /// [`try_poll`](Self::try_poll) for a receiver that would wait otherwise. While messages arrive
+    /// in a stream, it first spins for up to `max_spins`, so that a batch gathers. See
+    /// [`adapt_gathering`](Self::adapt_gathering).
     #[inline]
     pub(crate) fn poll_gathering(&self, max_spins: usize) -> Result<Option<M>, QueueError<M>> {
         if size_of::<M>() <= MAX_GATHER_BYTES && self.stream_credit.get() > 0 {
@@ -67,8 +67,9 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.try_poll()
     }
 
-    /// Whether there is nothing, and messages come one by one: then a receiver had adapted wait at once. `false` says nothing.
-    /// In a stream the next message is often there before a receiver has come to waiting, and it is not woken for it.
+    /// Whether the queue is empty and messages arrive one by one, so a receiver should register at
+    /// once. During a stream the next message often arrives before a receiver has registered, which
+    /// saves the wake-up.
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         self.flags.get() & !NOTIFY == 0 && self.stream_credit.get() == 0 && self.is_regular_empty()
@@ -80,13 +81,14 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             core::hint::spin_loop();
         }
         if self.is_regular_empty() {
-            // For nothing: the stream has ended, or its producers wait for this very thread.
+            // The stream has ended, or its producers need this thread to make progress.
             self.gather_spins.set(spins / 4);
         }
     }
 
-    /// A batch of `taken` messages was there. If they come so densely that waiting a little longer brings many more,
-    /// let more gather next time. If they come one by one, waiting only delays them.
+    /// Adapts `gather_spins` after `taken` messages were found in the inbox. Gathering is extended
+    /// while a longer spin brings many more messages, and shortened when messages arrive one by
+    /// one, which it would only delay.
     #[inline(never)]
     fn adapt_gathering(&self, taken: usize) {
         self.stream_credit.set(if taken > 1 { STREAM_CREDIT } else { self.stream_credit.get().saturating_sub(1) });
@@ -94,7 +96,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             return;
         }
         let spins = self.gather_spins.get();
-        // A quarter of the room at the most: the producers must not run full meanwhile.
+        // At most a quarter of the capacity, so that the producers do not block meanwhile.
         let target = TARGET_BATCH.min(self.capacity.get() / 4);
         let adapted = if taken <= 1 || taken * 8 < spins {
             spins / 2
@@ -108,7 +110,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Nothing was there. Is that the end? A message that came after the look and before the close still counts.
+    /// Handles an empty queue: `Disconnected`, or a message that was pushed before the queue was
+    /// closed.
     fn poll_empty(&self) -> Result<Option<M>, QueueError<M>> {
         if self.flags.load_acquire() & (CLOSED | NO_PRODUCER) == 0 {
             return Ok(None);
@@ -161,7 +164,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         item.map(O::into_message)
     }
 
-    /// Takes the next regular message.
+    /// Pops the next regular message.
     #[inline(always)]
     fn pop(&self) -> Option<M> {
         if !O::Store::IS_FIFO {
@@ -180,8 +183,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// The message that a receiver was woken for, if there is no other and messages come one by one. `None` says nothing; then
-    /// it is [`try_poll`](Self::try_poll)'s turn.
+    /// The fast path of a receiver that was woken: pops the only message of a queue whose messages
+    /// arrive one by one. `None` means that [`try_poll`](Self::try_poll) must decide.
     #[inline(always)]
     pub(crate) fn poll_single(&self) -> Option<M> {
         if !O::Store::IS_FIFO || self.flags.get() & (CONTROL | SUSPENDED | METRICS) != 0 {
@@ -194,26 +197,27 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     fn pop_single_from_inbox<'a>(&'a self, inbox: &mut Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
         let mut inbox = inbox.take_if(|inbox| self.may_pop_single(inbox))?;
         let item = inbox.messages.pop_single()?;
-        // The store is empty and stays so while the inbox is held: nobody else writes `popped`.
+        // The store is empty and stays so (invariant 3), so the holder of the inbox may write
+        // `popped` (invariant 2).
         self.front.popped.store_release(self.front.popped.get().wrapping_add(1));
         drop(inbox);
         self.wake_sender();
         Some(O::into_message(item))
     }
 
-    /// Whether the inbox holds one message, all others being gone, where messages come one by one.
+    /// Whether the inbox holds exactly one message, the store none, and messages arrive one by one.
     #[inline(always)]
     fn may_pop_single(&self, inbox: &Inbox<O::Item>) -> bool {
         self.front.store_len.load_acquire() == 0 && inbox.messages.is_single() && self.stream_credit.get() == 0
     }
 
-    /// [`pop`](Self::pop) from a FIFO mailbox, with all that can be the matter.
+    /// The slow path of [`pop`](Self::pop) for FIFO mailboxes.
     #[inline(never)]
     fn pop_slow<'a>(&'a self, inbox: Option<InboxGuard<'a, M, O, C>>) -> Option<M> {
         let mut inbox = inbox.unwrap_or_else(|| self.back.inbox.lock_slow());
         loop {
             if self.front.store_len.load_acquire() != 0 {
-                // Another consumer took the batch in.
+                // Another consumer has moved the inbox into the store.
                 drop(inbox);
                 if let Some(message) = self.pop_stored() {
                     return Some(message);
@@ -240,7 +244,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
                 return Some(O::into_message(item));
             }
             let item = inbox.messages.pop_front()?;
-            // The store is empty, as in `pop`.
+            // The store is empty and stays so (invariants 2 and 3).
             self.front.popped.store_release(self.front.popped.get().wrapping_add(1));
             drop(inbox);
             self.wake_sender();
@@ -248,7 +252,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Takes the next regular message of a batch that was taken in before.
+    /// Pops the next message of a batch from the store.
     #[inline(always)]
     fn pop_stored(&self) -> Option<M> {
         if self.front.store_len.load_acquire() == 0 {
@@ -262,7 +266,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         Some(O::into_message(item))
     }
 
-    /// Takes the most urgent message, after all that has messages is sorted in.
+    /// Pops the most urgent message, after the inbox was moved into the store.
     #[inline(always)]
     fn pop_sorted(&self) -> Option<M> {
         if self.is_regular_empty() {
@@ -277,7 +281,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         Some(O::into_message(item))
     }
 
-    /// Moves in what has messages, if anything. Under the store's lock, so `popped` stands still.
+    /// Moves messages from the inbox into the store, if there are any. The caller holds the store,
+    /// so `popped` does not change.
     fn move_arrivals_to_store(&self, store: &mut O::Store) {
         let in_mailbox = self.back.pushed.load_acquire().wrapping_sub(self.front.popped.get());
         if in_mailbox != store.len() {
@@ -287,12 +292,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
 
     #[inline(always)]
     fn count_pop(&self, store: &O::Store) {
-        // `store_len` last: a thread that reads 0 there may write `popped` next, and must see this value of it.
+        // `store_len` is published last: a thread that reads 0 there may write `popped` next, and
+        // must see this value (invariant 2).
         self.front.popped.store_release(self.front.popped.get().wrapping_add(1));
         self.front.store_len.store_release(store.len());
     }
 
-    /// Moves up to `max` messages into `into`, control messages first, in one go. Returns how many.
+    /// Moves up to `max` messages into `into`, control messages first. Returns their number.
     pub(crate) fn drain_into(&self, into: &mut Vec<M>, max: usize) -> usize {
         let before = into.len();
         while into.len() - before < max && self.flags.get() & CONTROL != 0 {
@@ -301,7 +307,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         if self.flags.load_acquire() & SUSPENDED == 0 {
             let mut store = self.front.store.lock();
             if O::Store::IS_FIFO {
-                // The inbox is a younger batch: look at it only when the store does not suffice.
+                // The inbox is younger than the store, so it is moved only if the store has too few
+                // messages.
                 if store.len() < max - (into.len() - before) {
                     self.move_inbox_to_store(&mut store, &mut self.back.inbox.lock());
                 }
@@ -314,7 +321,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
                 into.extend(store.pop().map(O::into_message));
             }
             if wanted > 0 {
-                // Only a holder of messages writes `popped`: with the store empty it is the inbox's to write.
+                // Without a popped message the store may be empty, and then `popped` belongs to the
+                // holder of the inbox (invariant 2).
                 self.front.popped.store_release(self.front.popped.get().wrapping_add(wanted));
                 self.front.store_len.store_release(store.len());
             }
@@ -327,7 +335,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         taken
     }
 
-    /// Waits for a message: `true` if the receiver is registered, `false` if a poll would be answered now.
+    /// Registers a receiver. Returns `false` if a poll would return at once ([invariant
+    /// 4](super#invariants)).
     pub(crate) fn register_receiver(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let waker = waker.clone();
         let store = if O::Store::IS_FIFO { None } else { Some(self.front.store.lock()) };

@@ -1,20 +1,20 @@
-//! The producers' end.
+//! The end of the producers: sending and waiting for room.
 
 use super::*;
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
-    /// Offers a message at once, and counts a refusal.
+    /// Offers a message without waiting, and counts a rejection.
     #[inline]
     pub(crate) fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
         match self.offer(self.order.to_item(message)) {
-            // By itself, so that the place for a message in the outcome is not copied.
+            // A separate arm avoids copying the unused message of the outcome.
             Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
             Ok(outcome) => Ok(outcome.map(O::into_message)),
             Err(refusal) => Err(self.reject(refusal)),
         }
     }
 
-    /// Prepares a message for [`offer`](Self::offer), once for all attempts.
+    /// Wraps a message for [`offer`](Self::offer), once for all attempts.
     pub(crate) fn to_item(&self, message: M) -> O::Item {
         self.order.to_item(message)
     }
@@ -23,12 +23,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.order.is_control(item)
     }
 
-    /// Whether a sender that finds its lane full may wait: room can come. A reservation of 0 never has any.
+    /// Whether a sender may wait for room on its channel. A reservation of 0 never gets room.
     pub(crate) fn can_wait(&self, control: bool) -> bool {
         self.policy == OverflowPolicy::Block && !(control && self.control_capacity == 0)
     }
 
-    /// One attempt. A sender that means to wait makes many, so "full" is not counted as a refusal here.
+    /// Attempts to push once. `Full` is not counted as a rejection, since a waiting sender makes
+    /// many attempts.
     #[inline]
     pub(crate) fn offer(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         if self.order.is_control(&item) {
@@ -48,13 +49,13 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.offer_slow(item, inbox)
     }
 
-    /// Whether a push needs no second look.
+    /// Whether a push may take the fast path.
     #[inline(always)]
     fn has_fast_room(&self, inbox: &Inbox<O::Item>) -> bool {
         inbox.fast_until.wrapping_sub(self.back.pushed.get()) as isize > 0
     }
 
-    /// [`offer`](Self::offer) to a FIFO mailbox, with all that can be the matter.
+    /// The slow path of [`offer`](Self::offer) for FIFO mailboxes.
     #[inline(never)]
     fn offer_slow<'a>(
         &'a self,
@@ -70,8 +71,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         Ok(OfferOutcome::Accepted)
     }
 
-    /// [`offer`](Self::offer) where messages are sorted. A store that nobody uses right now takes the message at once, which
-    /// saves a stop in the inbox.
+    /// [`offer`](Self::offer) for priority mailboxes. If the store is not locked, the message is
+    /// pushed directly into it.
     #[inline]
     fn offer_sorted(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut store = self.front.store.try_lock();
@@ -87,7 +88,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.offer_sorted_slow(item, store)
     }
 
-    /// [`offer_sorted`](Self::offer_sorted) with both locks, or past a store that is in use.
+    /// The slow path of [`offer_sorted`](Self::offer_sorted): with both locks, or through the inbox
+    /// while another thread holds the store.
     #[inline(never)]
     fn offer_sorted_slow<'a>(
         &'a self,
@@ -107,16 +109,18 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             }
             None => inbox.messages.push_back(item),
         }
-        // Before either lock is released, so that a thread that holds the store can rely on it.
+        // Published before either lock is released: a holder of the store relies on it
+        // (`move_arrivals_to_store`).
         self.back.pushed.store_release(self.back.pushed.get().wrapping_add(1));
         drop(store);
         self.unlock_and_wake(inbox);
         Ok(OfferOutcome::Accepted)
     }
 
-    /// Whether a message may go to the store of sorted ones without a look at the inbox: there is no bound to keep, nobody to
-    /// tell, and nothing older in the inbox. Under the store's lock, under which all of that stays so: no bound is ever set
-    /// where there was none, and what comes to the inbox meanwhile is not older.
+    /// Whether a message may be pushed directly into the store of a priority mailbox: it is
+    /// unbounded, has no hooks, and its inbox is empty. These conditions hold while the store is
+    /// locked: no capacity is ever set later, and messages that enter the inbox meanwhile are not
+    /// older.
     #[inline(always)]
     fn may_push_directly(&self, store: &O::Store) -> bool {
         self.capacity.get() == usize::MAX
@@ -124,8 +128,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             && self.back.pushed.load_acquire().wrapping_sub(self.front.popped.get()) == store.len()
     }
 
-    /// The usual case of [`offer`](Self::offer), which moves the message once, from where it is to its place: `true` if it
-    /// was taken. `false` says nothing, and leaves it there.
+    /// The fast path of [`offer`](Self::offer), which moves the message once. Returns `false` and
+    /// leaves the message in `item` if [`offer`](Self::offer) must decide.
     #[inline(always)]
     pub(crate) fn offer_fast(&self, item: &mut Option<O::Item>) -> bool {
         if !O::Store::IS_FIFO || item.as_ref().is_none_or(|item| self.order.is_control(item)) {
@@ -159,7 +163,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             match self.policy {
                 OverflowPolicy::Block => return Err(QueueError::Full(item)),
                 OverflowPolicy::Grow => {
-                    // More than once only where stashed messages take up more than the capacity.
+                    // Repeated only if stashed messages exceed the capacity.
                     while !self.refresh_room(&mut inbox) {
                         self.capacity.set(self.capacity.get().saturating_mul(2));
                     }
@@ -178,8 +182,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         Ok(outcome)
     }
 
-    /// Takes `item` in at the expense of the least wanted message. Both locks, so the priority of what has
-    /// just messages counts as well.
+    /// Pushes `item` and evicts the least urgent message. Both locks are held, so messages in the
+    /// inbox are considered too.
     fn offer_evicting(&self, item: O::Item) -> Result<OfferOutcome<O::Item>, QueueError<O::Item>> {
         let mut store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
@@ -187,7 +191,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             return Err(QueueError::Closed(item));
         }
         let outcome = if self.refresh_room(&mut inbox) {
-            // A consumer was here between the two looks.
+            // A consumer made room between the two checks.
             self.push(&mut inbox, item);
             OfferOutcome::Accepted
         } else {
@@ -195,8 +199,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             match store.push_evicting(item, self.policy == OverflowPolicy::DropOldest) {
                 Evicted::Incoming(item) => OfferOutcome::Rejected(item),
                 Evicted::Stored(item) => {
-                    // One in, one out: the number of messages stays, so neither counter moves and nobody sees a
-                    // moment without them.
+                    // One message in, one out: the counters do not change, so no observer sees a
+                    // wrong size (invariant 2).
                     self.direct_pushes.set(self.direct_pushes.get().wrapping_add(1));
                     OfferOutcome::Evicted(item)
                 }
@@ -211,7 +215,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         Ok(outcome)
     }
 
-    /// Offers a message on the control lane: reserved room, and it overtakes all regular messages.
+    /// Offers a message on the control channel, which has reserved room and overtakes regular
+    /// messages.
     pub(crate) fn try_offer_control(&self, message: M) -> Result<(), QueueError<M>> {
         match self.offer_control(self.order.to_item(message)) {
             Ok(_) => Ok(()),
@@ -240,7 +245,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         Ok(OfferOutcome::Accepted)
     }
 
-    /// Counts and reports that a message was given back for want of room.
+    /// Counts and reports a rejection for lack of room.
     #[cold]
     pub(crate) fn reject(&self, refusal: QueueError<O::Item>) -> QueueError<M> {
         if let QueueError::Full(_) = refusal {
@@ -256,7 +261,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         self.back.pushed.store_release(self.back.pushed.get().wrapping_add(1));
     }
 
-    /// Waits for room: `true` if the sender is registered, `false` if an offer would be answered now.
+    /// Registers a sender. Returns `false` if an offer would return at once ([invariant
+    /// 4](super#invariants)).
     pub(crate) fn register_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let waker = waker.clone();
         let (registered, unused) = {
@@ -272,7 +278,8 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         registered
     }
 
-    /// Waits for room on the control lane, likewise.
+    /// Registers a sender for the control channel. Returns `false` if an offer would return at
+    /// once.
     pub(crate) fn register_control_sender(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let waker = waker.clone();
         let (registered, unused) = {
@@ -289,7 +296,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         registered
     }
 
-    /// Gives a sender's ticket back. A notification that it has not used goes to the next sender.
+    /// Unregisters a sender. An unused notification is passed to the next sender.
     pub(crate) fn unregister_sender(&self, ticket: &mut Option<Ticket>, control: bool, used: bool) {
         if !control {
             if self.senders.remove(ticket).is_none() && !used {
@@ -310,10 +317,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
         }
     }
 
-    /// Gives a receiver's ticket back, likewise.
+    /// Unregisters a receiver. An unused notification is passed to the next receiver.
     #[inline(always)]
     pub(crate) fn unregister_receiver(&self, ticket: &mut Option<Ticket>, used: bool) {
-        // If nobody waits, this one was notified, as in `WaitQueue::remove`, and there is nobody to pass that on to.
+        // Without waiters this receiver was notified, as in `WaitQueue::remove`, and there is no
+        // receiver to pass the notification to.
         if let Some(ticket) = ticket.take()
             && self.waiting_receivers() != 0
         {
