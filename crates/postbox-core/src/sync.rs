@@ -92,7 +92,8 @@ pub struct ThreadSafe;
 
 /// Mailboxes whose handles stay on one thread, without atomic operations.
 ///
-/// As a [`MailboxFactory`](crate::shared::mailbox::MailboxFactory) it builds mailboxes that are not `Send`.
+/// As a [`MailboxFactory`](crate::shared::mailbox::MailboxFactory) it builds mailboxes that are not
+/// `Send`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SingleThread;
 

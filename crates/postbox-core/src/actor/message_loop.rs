@@ -1,4 +1,4 @@
-//! The loop that feeds an actor.
+//! The loop that feeds an actor from a mailbox.
 
 use core::fmt;
 use core::future::{Future, poll_fn};
@@ -15,30 +15,31 @@ use crate::shared::mailbox::{
 };
 use crate::shared::queue::QueueError;
 
-/// What a turn of the loop left behind.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing to do now.
+    /// No message is left.
     Idle,
-    /// The turn's share is used up, and there may be more.
+    /// The turn has handled as many messages as it may; more may be left.
     More,
     /// The loop has ended.
     Stopped,
 }
 
-/// How many messages one turn handles unless [`MessageLoop::with_throughput`] says otherwise.
+/// The default number of messages that a turn handles; see [`MessageLoop::with_throughput`].
 pub const DEFAULT_THROUGHPUT: usize = 64;
 
-/// Feeds an [`Actor`] from a mailbox.
+/// Feeds an [`Actor`] with the messages of a mailbox.
 ///
-/// The same loop is driven by hand ([`process_next_message`](Self::process_next_message),
-/// [`run_turn`](Self::run_turn)), by a thread ([`run_blocking`](Self::run_blocking)) or by an async task
-/// ([`run`](Self::run)). System messages come before user messages. It ends when it is told to stop, when a
-/// failure says so, or when the mailbox is disconnected: closed or without producers, and drained.
+/// A loop is driven by hand ([`process_next_message`](Self::process_next_message),
+/// [`run_turn`](Self::run_turn)), by a thread ([`run_blocking`](Self::run_blocking)) or by an async
+/// task ([`run`](Self::run)). System messages are handled before user messages. The loop ends when
+/// it is told to stop, when the actor returns [`Directive::Stop`], or when the mailbox is
+/// disconnected: closed or without producers, and empty.
 ///
-/// `S` is the mailbox's signal; it follows from `B`.
-// No bounds here, and the signal as a parameter: otherwise `Send` of a running loop cannot be proved where the
-// message has a lifetime in its type.
+/// `S` is the signal type of the mailbox `B`.
+// Without bounds, and with the signal as a parameter: otherwise the compiler cannot prove that a
+// running loop is `Send` if the message type has a lifetime.
 pub struct MessageLoop<A, B, S = Signal> {
     actor: A,
     mailbox: B,
@@ -50,7 +51,7 @@ pub struct MessageLoop<A, B, S = Signal> {
     ended: bool,
 }
 
-/// Ranks system messages by their own priority.
+/// Ranks system messages by their priority.
 #[derive(Clone, Copy, Debug)]
 struct BySystemPriority;
 
@@ -66,7 +67,7 @@ where
     B: MailboxConsumer<A::Message, Signal = S>,
     S: MailboxSignal,
 {
-    /// A loop that feeds `actor` from `mailbox`.
+    /// Creates a loop that feeds `actor` from `mailbox`.
     pub fn new(actor: A, mailbox: B) -> Self {
         let system = QueueMailbox::with_order(Priority::new(BySystemPriority), MailboxOptions::default());
         MessageLoop {
@@ -81,41 +82,41 @@ where
         }
     }
 
-    /// How many messages one turn may handle before others get a chance. 0 counts as 1.
+    /// Sets how many messages a turn handles at most. 0 counts as 1.
     #[must_use]
     pub fn with_throughput(mut self, throughput: usize) -> Self {
         self.throughput = throughput.max(1);
         self
     }
 
-    /// Sends the actor a message. `false` if the mailbox did not take it.
+    /// Sends a message to the actor. Returns `false` if the mailbox did not accept it.
     pub fn send(&self, message: A::Message) -> bool {
         self.mailbox.enqueue(message)
     }
 
-    /// A handle to send system messages with, from anywhere.
+    /// A handle that sends system messages, for use from any thread.
     pub fn handle(&self) -> LoopHandle<S> {
         LoopHandle { system: self.system_producer.clone(), signal: self.signal.clone() }
     }
 
-    /// Sets the callback that is told that a system message has come. A loop that runs on a pool needs it beside the mailbox's own
-    /// [`set_scheduler_hook`](QueueMailbox::set_scheduler_hook), with the same hook: otherwise nobody runs the turn in
-    /// which it would hear of a stop or a resume.
+    /// Sets the hook that is called when a system message arrives. A loop on a pool needs it
+    /// besides the hook of the [mailbox](QueueMailbox::set_scheduler_hook), so that a stop or a
+    /// resume leads to a turn.
     pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
         self.system.set_scheduler_hook(hook);
     }
 
-    /// The actor.
+    /// The actor of the loop.
     pub fn actor(&self) -> &A {
         &self.actor
     }
 
-    /// The mailbox.
+    /// The mailbox of the loop.
     pub fn mailbox(&self) -> &B {
         &self.mailbox
     }
 
-    /// The actor and its mailbox, with whatever is still in it.
+    /// Returns the actor and its mailbox, with the messages left in it.
     pub fn into_parts(self) -> (A, B) {
         (self.actor, self.mailbox)
     }
@@ -125,13 +126,13 @@ where
         self.ended
     }
 
-    /// Handles the next message: a system message if there is one, else a user message. `false` if there was none,
-    /// or the loop has ended.
+    /// Handles the next message: a system message if there is one, else a user message. Returns
+    /// `false` if there was no message or the loop has ended.
     pub fn process_next_message(&mut self) -> bool {
         matches!(self.step(), Step::Done)
     }
 
-    /// Handles messages until there are none or the turn's share is used up.
+    /// Handles messages until the mailbox is empty or the limit of the turn is reached.
     pub fn run_turn(&mut self) -> Turn {
         for _ in 0..self.throughput {
             match self.step() {
@@ -143,8 +144,8 @@ where
         if self.ended { Turn::Stopped } else { Turn::More }
     }
 
-    /// Runs as an async task until the loop ends, then gives the actor and its mailbox back. It yields after each
-    /// turn, and needs no particular runtime.
+    /// Runs as an async task until the loop ends, then returns the actor and its mailbox. The task
+    /// yields after each turn and runs on any executor.
     ///
     /// ```
     /// use postbox_core::{Actor, Mailbox, MessageLoop, UnboundedMailbox};
@@ -172,14 +173,15 @@ where
                 match self.run_turn() {
                     Turn::Stopped => return self.into_parts(),
                     Turn::More => yield_once().await,
-                    // A notification since the last wait, even before this line, makes it return at once.
+                    // Completes at once after a notification that came between the last turn and
+                    // this wait.
                     Turn::Idle => self.signal.wait().await,
                 }
             }
         }
     }
 
-    /// Runs on this thread until the loop ends.
+    /// Runs on the current thread until the loop ends, then returns the actor and its mailbox.
     #[cfg(feature = "std")]
     pub fn run_blocking(self) -> (A, B) {
         let mut run = alloc::boxed::Box::pin(self.run());
@@ -215,7 +217,7 @@ where
         }
     }
 
-    /// Runs a handler; a failure, be it an error or a panic, ends at most the message at hand.
+    /// Runs a handler and reports its error or panic to the actor.
     fn attempt(&mut self, handler: impl FnOnce(&mut A) -> Result<(), A::Error>) {
         let actor = &mut self.actor;
         let failure = match guarded(move || handler(actor)) {
@@ -224,7 +226,7 @@ where
             Err(panic) => panic,
         };
         let actor = &mut self.actor;
-        // A panic in the error handler must not take the loop down either; then it cannot be trusted to go on.
+        // After a panic in the error handler the loop cannot continue safely.
         let directive = guarded::<_, A::Error>(move || actor.handle_error(failure)).unwrap_or(Directive::Stop);
         if directive == Directive::Stop {
             self.end(Step::Done);
@@ -257,7 +259,7 @@ enum Step {
     Ended,
 }
 
-/// Runs `work` and turns a panic into a failure. Without `std` a panic goes its own way.
+/// Runs `work` and turns a panic into a failure. Without `std`, panics propagate.
 fn guarded<T, E>(work: impl FnOnce() -> T) -> Result<T, Failure<E>> {
     #[cfg(feature = "std")]
     {
@@ -269,7 +271,7 @@ fn guarded<T, E>(work: impl FnOnce() -> T) -> Result<T, Failure<E>> {
     }
 }
 
-/// Lets other tasks run.
+/// Completes at the second poll, so that other tasks can run.
 fn yield_once() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |context| {
@@ -281,7 +283,7 @@ fn yield_once() -> impl Future<Output = ()> {
     })
 }
 
-/// Sends system messages to a [`MessageLoop`]. They overtake all user messages.
+/// Sends system messages to a [`MessageLoop`]. They overtake user messages.
 #[derive(Clone, Debug)]
 pub struct LoopHandle<S> {
     system: QueueMailboxProducer<SystemMessage, Priority<BySystemPriority>>,
@@ -289,18 +291,20 @@ pub struct LoopHandle<S> {
 }
 
 impl<S: MailboxSignal> LoopHandle<S> {
-    /// Ends the loop after the message at hand. What is in the mailbox stays there. To let the actor handle all of
-    /// it first, close the mailbox instead. `false` if the loop has ended already.
+    /// Ends the loop after the current message, leaving the other messages in the mailbox. To have
+    /// them handled first, close the mailbox instead. Returns `false` if the loop has ended
+    /// already.
     pub fn stop(&self) -> bool {
         self.system(SystemMessage::new(SystemMessageKind::Stop)).is_ok()
     }
 
-    /// Holds user messages back until as many [`resume`](Self::resume)s have come. `false` if the loop has ended.
+    /// Withholds user messages until [`resume`](Self::resume) was called as often. Returns `false`
+    /// if the loop has ended.
     pub fn suspend(&self) -> bool {
         self.system(SystemMessage::new(SystemMessageKind::Suspend)).is_ok()
     }
 
-    /// Takes one [`suspend`](Self::suspend) back. `false` if the loop has ended.
+    /// Undoes one [`suspend`](Self::suspend). Returns `false` if the loop has ended.
     pub fn resume(&self) -> bool {
         self.system(SystemMessage::new(SystemMessageKind::Resume)).is_ok()
     }
@@ -308,7 +312,7 @@ impl<S: MailboxSignal> LoopHandle<S> {
     /// Sends a system message.
     ///
     /// # Errors
-    /// [`Closed`](QueueError::Closed) when the loop has ended.
+    /// [`Closed`](QueueError::Closed) if the loop has ended.
     pub fn system(&self, message: SystemMessage) -> Result<(), QueueError<SystemMessage>> {
         self.system.try_send(message)?;
         self.signal.notify();

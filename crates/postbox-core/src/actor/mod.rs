@@ -1,4 +1,4 @@
-//! An actor: a state that handles one message after the other, and the loop that feeds it.
+//! Actors, and the loop that feeds them.
 
 mod message_loop;
 mod schedule;
@@ -10,7 +10,7 @@ use crate::shared::mailbox::messages::SystemMessage;
 pub use self::message_loop::{DEFAULT_THROUGHPUT, LoopHandle, MessageLoop, Turn};
 pub use self::schedule::Schedule;
 
-/// A state that handles messages, one at a time.
+/// A state that handles messages one at a time.
 ///
 /// ```
 /// use postbox_core::{Actor, BoundedMailbox, MessageLoop};
@@ -34,18 +34,19 @@ pub use self::schedule::Schedule;
 /// assert_eq!(counter.actor().0, 5);
 /// ```
 pub trait Actor {
-    /// What it is sent.
+    /// The messages that the actor handles.
     type Message;
-    /// What a handler fails with.
+    /// The error of a failed handler.
     type Error;
 
     /// Handles a message.
     ///
     /// # Errors
-    /// Whatever keeps the message from being handled; it goes to [`handle_error`](Self::handle_error).
+    /// An error goes to [`handle_error`](Self::handle_error).
     fn receive(&mut self, message: Self::Message) -> Result<(), Self::Error>;
 
-    /// Handles a system message that the loop has no meaning for itself: restart, failure and custom ones.
+    /// Handles a system message that the loop does not handle itself: restart, failure and custom
+    /// messages.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -54,28 +55,28 @@ pub trait Actor {
         Ok(())
     }
 
-    /// A handler failed. By default the loop goes on with the next message.
+    /// Handles the failure of a handler. By default the loop continues with the next message.
     fn handle_error(&mut self, failure: Failure<Self::Error>) -> Directive {
         let _ = failure;
         Directive::Continue
     }
 
-    /// The loop has ended; nothing more will be received.
+    /// Called once when the loop has ended.
     fn stopped(&mut self) {}
 }
 
-/// How a handler failed.
+/// The failure of a handler.
 #[non_exhaustive]
 pub enum Failure<E> {
-    /// It returned an error.
+    /// The handler returned an error.
     Error(E),
-    /// It panicked. The actor's state is as the panic left it.
+    /// The handler panicked. The actor's state is as the panic left it.
     #[cfg(feature = "std")]
     Panic(alloc::boxed::Box<dyn core::any::Any + Send>),
 }
 
 impl<E> Failure<E> {
-    /// What the handler said when it panicked, if it did and said it with a text.
+    /// The message of the panic, if the handler panicked with a text.
     pub fn panic_message(&self) -> Option<&str> {
         match self {
             Failure::Error(_) => None,
@@ -101,9 +102,9 @@ impl<E: fmt::Debug> fmt::Debug for Failure<E> {
 /// What the loop does after a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directive {
-    /// Go on with the next message.
+    /// Continue with the next message.
     #[default]
     Continue,
-    /// End.
+    /// End the loop.
     Stop,
 }

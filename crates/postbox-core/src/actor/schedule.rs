@@ -1,13 +1,16 @@
-//! Turns of message loops on a pool of workers.
+//! Scheduling of message loops on a pool of workers.
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Who runs the turns of a loop on a pool of workers: at most one at a time, and none forgotten.
+/// Schedules the turns of one message loop on a pool of workers: at most one turn runs at a time,
+/// and no request is lost.
 ///
-/// The scheduler hook of a mailbox, and that of its loop ([`MessageLoop::set_scheduler_hook`]), call
-/// [`request`](Self::request) and queue a turn if that says so. The worker
-/// calls [`begin`](Self::begin), runs the turn, and asks [`finish`](Self::finish) whether to queue another. A request
-/// that comes while the turn runs, even in its last moment, is not lost.
+/// The scheduler hook of the mailbox, and that of the loop ([`MessageLoop::set_scheduler_hook`]),
+/// call [`request`](Self::request), and enqueue a turn if it returns `true`. The worker calls
+/// [`begin`](Self::begin), runs the turn, and enqueues another one if [`finish`](Self::finish)
+/// returns `true`. A request that arrives during a turn leads to another turn.
+///
+/// [`MessageLoop::set_scheduler_hook`]: super::MessageLoop::set_scheduler_hook
 ///
 /// ```
 /// use postbox_core::Schedule;
@@ -38,15 +41,15 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// Nothing is queued.
+    /// Creates an idle schedule.
     pub fn new() -> Self {
         Schedule { state: AtomicUsize::new(IDLE) }
     }
 
-    /// There may be work. `true` if the caller must queue a turn.
+    /// Requests a turn. Returns `true` if the caller must enqueue it.
     ///
-    /// Every step writes, even one that leaves the state as it is: so a request either comes before the beginning of
-    /// a turn, which then sees what the request is about, or after it, and is remembered.
+    /// Every call writes, even if the state stays the same. So a request is ordered either before
+    /// `begin`, and the turn sees the reason for it, or after `begin`, and is remembered.
     pub fn request(&self) -> bool {
         let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
             IDLE | QUEUED => Some(QUEUED),
@@ -55,12 +58,13 @@ impl Schedule {
         before == Ok(IDLE)
     }
 
-    /// A queued turn begins.
+    /// Begins the enqueued turn.
     pub fn begin(&self) {
         self.state.swap(RUNNING, Ordering::AcqRel);
     }
 
-    /// A turn ends; `more` if it left work behind. `true` if the caller must queue another turn.
+    /// Ends the turn; `more` tells whether it left work behind. Returns `true` if the caller must
+    /// enqueue another turn.
     pub fn finish(&self, more: bool) -> bool {
         if !more && self.state.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return false;

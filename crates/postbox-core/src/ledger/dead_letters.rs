@@ -1,4 +1,4 @@
-//! Dead letters: how messages become them, and how they come back.
+//! Dead letters: moving messages there, redriving and purging them.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -14,8 +14,8 @@ impl<M> Ledger<M> {
         self.dead.iter()
     }
 
-    /// Makes up to `max` dead letters, oldest first, ready again, as if never delivered. Stops when the ledger is full.
-    /// Returns how many.
+    /// Redrives up to `max` dead letters, oldest first: they become ready, as if never delivered.
+    /// Stops when the ledger is full. Returns the number of redriven messages.
     pub fn redrive(&mut self, now: u64, max: usize) -> usize {
         self.advance(now);
         let mut moved = 0;
@@ -27,7 +27,7 @@ impl<M> Ledger<M> {
         moved
     }
 
-    /// Makes one dead letter ready again. `false` if there is none with this id, or no room.
+    /// Redrives one dead letter. Returns `false` if there is none with this id, or no room.
     pub fn redrive_one(&mut self, now: u64, id: u128) -> bool {
         self.advance(now);
         if !self.has_capacity() {
@@ -39,7 +39,7 @@ impl<M> Ledger<M> {
         true
     }
 
-    /// Takes the dead letters out.
+    /// Removes and returns all dead letters.
     pub fn purge_dead(&mut self) -> VecDeque<Dead<M>> {
         if let Some(ids) = &mut self.id_index {
             ids.remove_dead();

@@ -1,10 +1,11 @@
-//! What is due when: a four-way heap whose entries know their index, so that any of them can leave.
+//! Deadlines of messages: a four-way heap that reports the index of each entry, so that any entry
+//! can be removed.
 
 use alloc::vec::Vec;
 
 use super::slab::NONE;
 
-/// A moment at which something happens to a message. Equal moments keep the order in which they were set.
+/// A deadline of the message in `slot`. Equal deadlines keep the order in which they were set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Deadline {
     pub(super) at: u64,
@@ -12,7 +13,8 @@ pub(super) struct Deadline {
     pub(super) slot: u32,
 }
 
-/// The heap. Whoever owns the messages keeps, for each slot, the index that `moved` tells.
+/// The heap. Its owner stores the current index of each slot, which the callback `moved(slot,
+/// index)` reports.
 #[derive(Debug, Default)]
 pub(super) struct DeadlineHeap {
     heap: Vec<Deadline>,

@@ -1,11 +1,11 @@
-//! Messages by id, for sends with an id of the caller's own.
+//! An index of messages by id, for sends with ids chosen by callers.
 
 use alloc::collections::BTreeMap;
 
 use super::Ledger;
 use super::slot::id_from_halves;
 
-/// Where the message with an id is.
+/// The location of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
     Slot(u32),
@@ -18,25 +18,25 @@ pub(super) struct IdIndex {
 }
 
 impl IdIndex {
-    /// The message with this id is a dead letter now.
+    /// Records that a message has become a dead letter.
     pub(super) fn mark_dead(&mut self, id: u128) {
         self.locations.insert(id, Location::Dead);
     }
 
-    /// Every message is removed, except the dead letters.
+    /// Removes all messages except the dead letters.
     pub(super) fn remove_stored(&mut self) {
         self.locations.retain(|_, location| *location == Location::Dead);
     }
 
-    /// The dead letters are removed.
+    /// Removes the dead letters.
     pub(super) fn remove_dead(&mut self) {
         self.locations.retain(|_, location| *location != Location::Dead);
     }
 }
 
 impl<M> Ledger<M> {
-    /// The message with an id. The first call looks at every message; from then on the ids are kept.
-    pub(super) fn held(&mut self, id: u128) -> Option<&M> {
+    /// The message with an id. The first call builds the index, which is maintained from then on.
+    pub(super) fn find_by_id(&mut self, id: u128) -> Option<&M> {
         let Ledger { id_index, slots, dead, .. } = self;
         let ids = id_index.get_or_insert_with(|| {
             let dead = dead.iter().map(|dead| (dead.id, Location::Dead));

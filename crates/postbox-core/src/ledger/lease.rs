@@ -1,4 +1,4 @@
-//! Leases: how they begin and how they end.
+//! Leases: receiving messages, and the verbs that take a receipt.
 
 use alloc::borrow::Cow;
 
@@ -8,19 +8,20 @@ use super::slot::State;
 use super::types::{Held, Receipt, Stale};
 
 impl<M> Ledger<M> {
-    /// Leases up to `max` messages until `until`, and shows each to `take`, in order. They may all be leased before the first one is
-    /// shown: should `take` panic, those that it has not seen come back, too, and were delivered once more.
+    /// Leases up to `max` messages until `until` and passes each to `take`, in order. All of them
+    /// may be leased before the first call of `take`. If `take` panics, the remaining messages
+    /// count as delivered, and return when their leases end.
     #[inline]
     pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
         let now = self.advance(now);
-        // Not before now: what ends at once ends with the next call, not within this one.
+        // At least `now`: a lease of no length ends with the next call, not within this one.
         let until = until.max(now);
         let first = self.ready.first();
         let taken = match self.slots.get(self.leases.last()).is_none_or(|last| last.until <= until) {
             true => self.lease_batch(max, until),
             false => return self.lease_one_by_one(max, until, take),
         };
-        // Shown when all is in its heap_index: what the caller does with them may fail.
+        // The ledger is consistent before `take` runs, since `take` may panic.
         let mut slot = first;
         for _ in 0..taken {
             let held = self.slot(slot);
@@ -30,20 +31,21 @@ impl<M> Ledger<M> {
         taken
     }
 
-    /// Ends a lease and takes the message out, for good. Gives the message, so that it is dropped where it suits.
+    /// Ends a lease and removes the message. Returns the message, so that the caller decides where
+    /// it is dropped.
     ///
     /// # Errors
-    /// [`Stale`], and the message stays where it is.
+    /// [`Stale`] if the lease has ended; nothing changes.
     pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
         Ok(self.remove(slot).message)
     }
 
-    /// Ends a lease; the message is visible again at `at`.
+    /// Ends a lease. The message becomes visible again at `at`.
     ///
     /// # Errors
-    /// [`Stale`], and the message stays where it is.
+    /// [`Stale`] if the lease has ended; nothing changes.
     pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), Stale> {
         let now = self.advance(now);
         let slot = self.leased(receipt)?;
@@ -55,13 +57,13 @@ impl<M> Ledger<M> {
         } else {
             self.make_ready(slot);
         }
-        // Its expiry did not count while it was leased, and may have passed.
+        // Leased messages do not expire, so the expiry may have passed meanwhile.
         self.advance(now);
         Ok(())
     }
 
-    /// Ends a lease as if the message had not been delivered: it is where it was among what can be delivered, and its deliveries
-    /// are as count as before.
+    /// Ends a lease as if the message had not been delivered: it gets its position among the ready
+    /// messages and its delivery count back.
     ///
     /// ```
     /// use postbox_core::{Ledger, LedgerOptions, Posting};
@@ -76,7 +78,7 @@ impl<M> Ledger<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Stale`], and the message stays where it is.
+    /// [`Stale`] if the lease has ended; nothing changes.
     pub fn release(&mut self, now: u64, receipt: Receipt) -> Result<(), Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
@@ -92,10 +94,10 @@ impl<M> Ledger<M> {
         Ok(())
     }
 
-    /// Keeps a lease until `until`. It never becomes shorter than it was.
+    /// Extends a lease until `until`. A lease never becomes shorter.
     ///
     /// # Errors
-    /// [`Stale`], and the message stays where it is.
+    /// [`Stale`] if the lease has ended; nothing changes.
     pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
@@ -110,7 +112,7 @@ impl<M> Ledger<M> {
     /// Ends a lease and moves the message to the dead letters.
     ///
     /// # Errors
-    /// [`Stale`], and the message stays where it is.
+    /// [`Stale`] if the lease has ended; nothing changes.
     pub fn dead_letter(&mut self, now: u64, receipt: Receipt, reason: Cow<'static, str>) -> Result<(), Stale> {
         self.advance(now);
         let slot = self.leased(receipt)?;
@@ -125,8 +127,8 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Leases up to `max` of what can be delivered to the end of the line, which they push_linked in time: as a id_from_halves, since they push_linked
-    /// each other already. How count.
+    /// Moves up to `max` ready messages to the end of the list of leases. They are moved as one
+    /// run, since both lists are linked through the slots. Returns their number.
     #[inline(always)]
     pub(super) fn lease_batch(&mut self, max: usize, until: u64) -> usize {
         let first = self.ready.first();
@@ -155,7 +157,7 @@ impl<M> Ledger<M> {
         count
     }
 
-    /// Leases up to `max` one by one, each to its heap_index in the heap.
+    /// Leases up to `max` ready messages one by one, each with an entry in the heap of deadlines.
     pub(super) fn lease_one_by_one(&mut self, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
         let mut taken = 0;
         while taken < max && self.ready.first() != NONE {

@@ -1,9 +1,9 @@
-//! Linked lists through slots.
+//! Doubly linked lists through the slots of the slab.
 
 use super::slab::{NONE, Slab};
 use super::slot::Slot;
 
-/// A list through slots.
+/// A list; [`NONE`] is the end.
 #[derive(Debug)]
 pub(super) struct List {
     head: u32,
@@ -25,7 +25,7 @@ impl List {
         self.tail
     }
 
-    /// Puts a slot at the end.
+    /// Appends a slot.
     pub(super) fn push<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         if let Some(new) = slots.get_mut(slot) {
             (new.prev, new.next) = (self.tail, NONE);
@@ -33,7 +33,7 @@ impl List {
         self.push_linked(slots, slot);
     }
 
-    /// Puts a slot at the end that knows its neighbours already.
+    /// Appends a slot whose own links are set already.
     #[inline(always)]
     pub(super) fn push_linked<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         let tail = core::mem::replace(&mut self.tail, slot);
@@ -43,7 +43,7 @@ impl List {
         }
     }
 
-    /// Moves the slots of `other`, from its first one up to `last`, to the end.
+    /// Moves the slots of `other`, from its first one up to `last`, to the end of this list.
     #[inline(always)]
     pub(super) fn take_front<M>(&mut self, other: &mut List, slots: &mut Slab<Slot<M>>, last: u32) {
         let first = other.head;
@@ -60,27 +60,27 @@ impl List {
         self.tail = last;
     }
 
-    /// Puts a slot before the first one of a higher rank. Looks through the slots of a lower rank, from the head.
+    /// Inserts a slot before the first slot of a higher rank. Searches from the head.
     pub(super) fn insert_by_rank<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         let Some(rank) = slots.get(slot).map(|slot| slot.rank) else { return };
-        let (mut before, mut behind) = (NONE, self.head);
-        while let Some(next) = slots.get(behind).filter(|next| next.rank < rank) {
-            (before, behind) = (behind, next.next);
+        let (mut before, mut queued) = (NONE, self.head);
+        while let Some(next) = slots.get(queued).filter(|next| next.rank < rank) {
+            (before, queued) = (queued, next.next);
         }
         if let Some(new) = slots.get_mut(slot) {
-            (new.prev, new.next) = (before, behind);
+            (new.prev, new.next) = (before, queued);
         }
         match slots.get_mut(before) {
             Some(before) => before.next = slot,
             None => self.head = slot,
         }
-        match slots.get_mut(behind) {
-            Some(behind) => behind.prev = slot,
+        match slots.get_mut(queued) {
+            Some(queued) => queued.prev = slot,
             None => self.tail = slot,
         }
     }
 
-    /// Takes a slot out.
+    /// Removes a slot.
     pub(super) fn remove<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
         let Some(&Slot { prev, next, .. }) = slots.get(slot) else { return };
         match slots.get_mut(prev) {
@@ -88,7 +88,7 @@ impl List {
             None => self.head = next,
         }
         match slots.get_mut(next) {
-            Some(behind) => behind.prev = prev,
+            Some(queued) => queued.prev = prev,
             None => self.tail = prev,
         }
     }

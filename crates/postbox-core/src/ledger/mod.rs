@@ -1,17 +1,32 @@
-//! The ledger: the pure state machine of one leased mailbox.
+//! The ledger: a leased mailbox as a pure state machine.
 //!
-//! No clock, no lock, no input or output: every call takes `now`, in ticks of the caller's choice. A backend that keeps
-//! messages in memory is this plus a lock and a wait queue; for every other backend it is the oracle of the tests.
+//! A ledger has no clock, no lock and no I/O: every call takes `now`, in ticks chosen by the
+//! caller. The memory backend is a ledger with a lock and a wait queue. The tests of all other
+//! backends compare them with a ledger.
 //!
-//! Invariants:
+//! The states of a message and the transitions between them are drawn in `ARCHITECTURE.md`.
 //!
-//! 1. Every call first does what is due, in due order: delayed messages become ready, leases end, messages past their
-//!    expiry go. So what a call sees is exact at `now`, and nothing waits for a reaper.
-//! 2. Time does not run backwards: a `now` before an earlier one counts as that.
-//! 3. A message is in one of these places: ready, waiting behind its group, delayed, leased, dead. Only `receive`
-//!    delivers, and only what is ready.
-//! 4. A receipt belongs to one delivery. It is good until that lease ends, by whatever cause, and never again.
-//! 5. Of each group at most one message is ready or leased or on its way back; the others wait behind it.
+//! # Data structures
+//!
+//! Messages are in a slab of chunks. Ready messages are a list through the slab. Leases that end in
+//! the order in which they began, as nearly all do, are a second list. Other leases and all delays
+//! are in a four-way heap whose entries know their index, so an acknowledgement takes at most
+//! logarithmic time. A receipt is a slot and the number of a delivery, and no two deliveries share
+//! a number. Each message that becomes ready gets a *rank*, which it keeps while it is leased; by
+//! its rank a released message finds its old position.
+//!
+//! # Invariants
+//!
+//! 1. Every call first handles what is due, in order of time: delayed messages become ready, leases
+//!    end, messages expire. So each call sees the exact state at `now`, and no background task is
+//!    needed.
+//! 2. Time never runs backwards: a `now` before that of an earlier call counts as the earlier one.
+//! 3. A message is in one of these states: ready, queued in its group, delayed, leased, dead. Only
+//!    `receive` delivers, and only ready messages.
+//! 4. A receipt belongs to one delivery. It is valid until the lease ends for any reason, and never
+//!    again.
+//! 5. At most one message of each group is ready, leased, or given back with a delay; the others
+//!    are queued.
 
 mod dead_letters;
 mod deadline_heap;
@@ -39,7 +54,10 @@ pub use self::types::{
     DELIVERIES_SPENT, Dead, Held, LedgerOptions, LedgerRefusal, Posted, Posting, Receipt, Stale, Tally,
 };
 
-/// One leased mailbox, as a state machine.
+/// A leased mailbox as a state machine.
+///
+/// Every method first handles the events that are due at `now`. Receipts, options and results are
+/// plain data; see [`Receipt`], [`LedgerOptions`], [`Held`] and [`Tally`].
 ///
 /// ```
 /// use postbox_core::{Ledger, Posting, Stale};
@@ -47,12 +65,12 @@ pub use self::types::{
 /// let mut ledger = Ledger::new(Default::default());
 /// ledger.send(0, Posting::new(1, "hello")).unwrap();
 ///
-/// // Leased until 30: nobody else sees it…
+/// // Leased until 30: hidden from other consumers until then.
 /// let mut receipt = None;
 /// ledger.receive(0, 10, 30, |held| receipt = Some(held.receipt));
 /// ledger.receive(29, 10, 60, |_| unreachable!());
 ///
-/// // …and from 30 on it is delivered again, and the first receipt is good for nothing.
+/// // From 30 on it is delivered again, and the first receipt is invalid.
 /// ledger.receive(30, 10, 60, |held| assert_eq!((*held.message, held.deliveries), ("hello", 2)));
 /// assert_eq!(ledger.acknowledge(31, receipt.unwrap()), Err(Stale));
 /// ```
@@ -60,42 +78,43 @@ pub use self::types::{
 pub struct Ledger<M> {
     options: LedgerOptions,
     slots: Slab<Slot<M>>,
-    /// What can be delivered, in order.
+    /// Ready messages in order of delivery.
     ready: List,
-    /// Leases in the order in which they were given, as long as each ends no earlier than the one before it: mostly all of
-    /// them. They come and go in constant time.
+    /// Leases in the order in which they began, as long as each ends no earlier than the one before
+    /// it.
     leases: List,
-    /// How many are ready.
+    /// The number of ready messages.
     deliverable: usize,
-    /// How many ever became deliverable.
+    /// How often a message has become ready.
     surfaced: u64,
-    /// Delays, and leases that are not in the line.
+    /// Ends of delays, and of leases that are not in the list.
     deadlines: DeadlineHeap,
     leased: usize,
     delayed: usize,
     groups: Groups,
-    /// Messages with an expiry that are not being delivered.
+    /// Expiries of messages that are not leased.
     expiring: BTreeSet<Expiry>,
     /// Messages sent with a delay, by id, until they are visible.
     cancellable: BTreeMap<u128, u32>,
-    /// Deduplication ids: the message that had it first, and until when that counts.
+    /// For each deduplication id the first message that had it, and the end of its window.
     deduplicated_ids: BTreeMap<Arc<str>, (u128, u64)>,
     deduplication_ends: BTreeSet<(u64, Arc<str>)>,
     dead: VecDeque<Dead<M>>,
-    /// Messages by id; kept from the first send with an id of the caller's own.
+    /// Built by the first send with an id chosen by the caller.
     id_index: Option<IdIndex>,
     now: u64,
-    /// Nothing happens by itself before this moment.
+    /// No event is due before this moment.
     next_event_at: u64,
-    /// Numbers deliveries and orders what is due at the same moment.
+    /// The last number given to a delivery or an arrival; orders events that are due at the same
+    /// moment.
     last_number: u64,
     expired: u64,
-    /// Messages that went by themselves, for the caller to drop where it suits.
+    /// Expired and duplicate messages, which the caller drops.
     discarded: Vec<M>,
 }
 
 impl<M> Ledger<M> {
-    /// An empty ledger.
+    /// Creates an empty ledger.
     pub const fn new(options: LedgerOptions) -> Self {
         Ledger {
             options,
@@ -122,32 +141,34 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// An empty ledger that numbers its deliveries from here on. With a number that no other ledger starts from, a
-    /// receipt of another ledger is good for nothing in this one.
+    /// Numbers deliveries from `first`. If no two ledgers number from the same value, a receipt of
+    /// one ledger is invalid in every other.
     #[must_use]
     pub const fn with_numbers_from(mut self, first: u64) -> Self {
         self.last_number = first;
         self
     }
 
-    /// The settings.
+    /// The options of the ledger.
     pub const fn options(&self) -> &LedgerOptions {
         &self.options
     }
 
-    /// Other settings, for what happens from now on.
+    /// Sets the options for future calls.
     pub fn set_options(&mut self, options: LedgerOptions) {
         self.options = options;
     }
 
-    /// Takes a message out that was sent with a delay and is not visible yet. `None` if there is none with this id.
+    /// Removes and returns a message that was sent with a delay and is not visible yet. Returns
+    /// `None` if there is none with this id.
     pub fn cancel(&mut self, now: u64, id: u128) -> Option<M> {
         self.advance(now);
         let slot = *self.cancellable.get(&id)?;
         Some(self.remove(slot).message)
     }
 
-    /// Takes everything out except the dead letters. Returns how many those were, and them, to be dropped.
+    /// Removes everything except the dead letters. Returns the number of removed messages, and the
+    /// messages, which the caller drops.
     pub fn purge(&mut self, now: u64) -> (usize, impl Sized + use<M>) {
         self.advance(now);
         let removed = self.slots.len();
@@ -164,13 +185,13 @@ impl<M> Ledger<M> {
         (removed, slots)
     }
 
-    /// Forgets every deduplication id.
+    /// Forgets all deduplication ids.
     pub fn forget_deduplication(&mut self) {
         self.deduplicated_ids.clear();
         self.deduplication_ends.clear();
     }
 
-    /// How many messages are where.
+    /// The number of messages by state.
     pub fn tally(&mut self, now: u64) -> Tally {
         self.advance(now);
         Tally {
@@ -181,51 +202,51 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Whether nothing is stored: no message, no dead letter, no deduplication id.
+    /// Whether the ledger holds no message, no dead letter and no deduplication id.
     pub fn is_empty(&self) -> bool {
         self.slots.len() == 0 && self.dead.is_empty() && self.deduplicated_ids.is_empty()
     }
 
-    /// How many messages a `receive` could deliver, as of the last call.
+    /// The number of ready messages after the last call.
     pub const fn deliverable(&self) -> usize {
         self.deliverable
     }
 
-    /// How many times a message became deliverable, ever. The difference of two readings says how many waiting
-    /// consumers have something to get.
+    /// How often a message has become ready. The difference of two readings is the number of
+    /// waiting consumers to wake.
     pub const fn surfaced(&self) -> u64 {
         self.surfaced
     }
 
-    /// How many messages went because of their expiry.
+    /// The number of messages that have expired.
     pub const fn expired(&self) -> u64 {
         self.expired
     }
 
-    /// When the next message may become deliverable by itself: a lease or a delay ends, or a message at the head of its
-    /// group expires.
+    /// The moment at which the next lease, delay or expiry ends, so a message may become ready.
     pub fn next_due(&self) -> Option<u64> {
         let due = self.first_deadline().map(|due| due.at);
         let expiry = self.expiring.first().map(|expiry| expiry.0);
         due.into_iter().chain(expiry).min()
     }
 
-    /// When anything changes by itself, the memory of deduplication ids included.
+    /// The moment of the next event, including the end of a deduplication window.
     pub fn next_change(&self) -> Option<u64> {
         self.next_due().into_iter().chain(self.deduplication_ends.first().map(|end| end.0)).min()
     }
 
-    /// Messages that went by themselves since the last call: expired ones and duplicates. To be dropped where it suits.
+    /// Removes and returns the messages that expired or were duplicates, so that the caller decides
+    /// where they are dropped.
     pub fn take_discarded(&mut self) -> Vec<M> {
         core::mem::take(&mut self.discarded)
     }
 
-    /// Whether there is something to [take](Self::take_discarded).
+    /// Whether [`take_discarded`](Self::take_discarded) would return messages.
     pub const fn has_discarded(&self) -> bool {
         !self.discarded.is_empty()
     }
 
-    /// Shows up to `max` messages that are ready, in the order of delivery, and delivers none.
+    /// Passes up to `max` ready messages to `show`, in order of delivery, without delivering them.
     pub fn peek(&mut self, now: u64, max: usize, mut show: impl FnMut(Held<'_, M>)) {
         self.advance(now);
         let mut slot = self.ready.first();
@@ -236,7 +257,7 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles the events that are due at `now`.
     #[inline]
     pub fn advance(&mut self, now: u64) -> u64 {
         self.now = self.now.max(now);

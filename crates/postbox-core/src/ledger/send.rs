@@ -1,4 +1,4 @@
-//! How messages come into the ledger.
+//! Sending: how messages enter the ledger.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -8,10 +8,10 @@ use super::slot::{Extras, Slot, State};
 use super::types::{LedgerRefusal, Posted, Posting};
 
 impl<M> Ledger<M> {
-    /// Stores a message whose id is new.
+    /// Stores a message. Its id must be new.
     ///
     /// # Errors
-    /// [`LedgerRefusal::Full`] with the message, if there is no room.
+    /// [`LedgerRefusal::Full`] with the message if there is no room.
     pub fn send(&mut self, now: u64, posting: Posting<'_, M>) -> Result<Posted, LedgerRefusal<M>> {
         self.advance(now);
         match self.deduplicated(posting) {
@@ -20,8 +20,9 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Stores a message whose id the caller chose. If the ledger holds a message with that id, dead letters included, nothing is
-    /// stored: with the same content, as `is_same` tells, the answer is that message's id.
+    /// Stores a message whose id the caller chose. If the ledger holds a message with that id (dead
+    /// letters included), nothing is stored. If `is_same` finds the two messages equal, the result
+    /// is [`Posted::Duplicate`].
     ///
     /// ```
     /// use postbox_core::{Ledger, LedgerRefusal, Posted, Posting};
@@ -35,7 +36,8 @@ impl<M> Ledger<M> {
     /// ```
     ///
     /// # Errors
-    /// [`LedgerRefusal::IdInUse`] if the content differs, [`LedgerRefusal::Full`] if there is no room; both with the message.
+    /// [`LedgerRefusal::IdInUse`] if the messages differ, [`LedgerRefusal::Full`] if there is no
+    /// room; both with the message.
     pub fn send_once(
         &mut self,
         now: u64,
@@ -47,7 +49,7 @@ impl<M> Ledger<M> {
             Ok(posting) => posting,
             Err(first) => return Ok(Posted::Duplicate(first)),
         };
-        match self.held(posting.id).map(|held| is_same(held, &posting.message)) {
+        match self.find_by_id(posting.id).map(|held| is_same(held, &posting.message)) {
             None => self.store(posting),
             Some(true) => {
                 self.discarded.push(posting.message);
@@ -57,7 +59,7 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// The posting, or the id of the message that had its deduplication id first.
+    /// Returns the posting, or the id of the first message with its deduplication id.
     fn deduplicated<'a>(&mut self, posting: Posting<'a, M>) -> Result<Posting<'a, M>, u128> {
         match posting.deduplication.and_then(|id| self.deduplicated_ids.get(id)) {
             Some((first, _)) => {
@@ -88,7 +90,7 @@ impl<M> Ledger<M> {
         let slot = self.slots.vacant_entry().insert(Slot::new(posting.id, posting.message, now, extras));
         self.index_id(posting.id, slot);
         if posting.visible_at > now {
-            // Of two with one id the first is the one that can be cancelled.
+            // Of two messages with one id the first can be cancelled.
             self.cancellable.entry(posting.id).or_insert(slot);
             self.delayed += 1;
             self.schedule(slot, posting.visible_at, State::Delayed);

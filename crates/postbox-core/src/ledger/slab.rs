@@ -1,4 +1,5 @@
-//! Places for values, used again, in chunks: growing moves nothing, and an empty slab keeps one chunk.
+//! A slab: values with stable indices, in chunks. Growing moves no value, and an empty slab keeps
+//! one chunk.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,7 +13,7 @@ enum Entry<T> {
     Occupied(T),
 }
 
-/// As arrays, so that a entry is found with one check of bounds.
+/// An array, so that finding an entry takes one bounds check.
 type Chunk<T> = Box<[Entry<T>; CHUNK]>;
 
 #[derive(Debug)]
@@ -22,7 +23,8 @@ pub(super) struct Slab<T> {
     len: usize,
 }
 
-/// A entry that is free. What goes there is made only now, when nothing can go wrong any more: so it is written where it stays.
+/// A vacant entry. The value is constructed after the last fallible step, so it is written in
+/// place.
 pub(super) struct VacantEntry<'a, T> {
     index: u32,
     entry: &'a mut Entry<T>,
@@ -36,7 +38,7 @@ impl<T> VacantEntry<'_, T> {
     pub(super) fn insert(self, value: T) -> u32 {
         *self.free = self.next;
         *self.len += 1;
-        // It was free: there is nothing to drop.
+        // A vacant entry owns nothing, so there is nothing to drop.
         core::mem::forget(core::mem::replace(self.entry, Entry::Occupied(value)));
         self.index
     }
@@ -51,7 +53,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// A free entry.
+    /// Returns a vacant entry.
     #[inline(always)]
     pub(super) fn vacant_entry(&mut self) -> VacantEntry<'_, T> {
         if self.free == NONE {
@@ -64,7 +66,7 @@ impl<T> Slab<T> {
         VacantEntry { index, entry, next, free, len }
     }
 
-    /// Adds a chunk of free entries.
+    /// Adds a chunk of vacant entries.
     #[cold]
     fn grow(&mut self) {
         let first = self.chunks.len() * CHUNK;
@@ -87,7 +89,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Every value, with its entry.
+    /// All values with their indices.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let entries = self.chunks.iter().flat_map(|chunk| chunk.iter());
         (0u32..).zip(entries).filter_map(|(index, entry)| match entry {
@@ -132,7 +134,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Takes everything out.
+    /// Removes everything.
     pub(super) fn clear(&mut self) -> Vec<impl Sized + use<T>> {
         self.free = NONE;
         self.len = 0;

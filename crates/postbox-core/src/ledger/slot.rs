@@ -1,4 +1,4 @@
-//! A message in the ledger, and lists of them.
+//! A message in the ledger, with its state and its links.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -8,17 +8,17 @@ use super::types::{Held, Receipt};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// In the list of what can be delivered.
+    /// In the list of ready messages.
     Ready,
-    /// Visible, but behind another message of its group.
-    Behind,
-    /// In the heap, until it is visible for the first time.
+    /// Visible, and queued behind another message of its group.
+    Queued,
+    /// In the heap until it is visible for the first time.
     Delayed,
-    /// In the heap, given back with a delay.
+    /// Given back with a delay; in the heap.
     Returning,
-    /// In the line of leases or in the heap, until its lease ends.
+    /// In the list of leases or in the heap until the lease ends.
     Leased,
-    /// In none of these, on its way from one to another.
+    /// In no list, between two states.
     Unlinked,
 }
 
@@ -29,26 +29,26 @@ pub(super) struct Slot<M> {
     pub(super) sent_at: u64,
     /// The number of the current delivery.
     pub(super) number: u64,
-    /// When the lease ends, while it is in the line of leases.
+    /// The end of the lease, while it is in the list of leases.
     pub(super) until: u64,
-    /// Orders what can be delivered: the number of messages that had become deliverable when this one did.
+    /// Orders ready messages: how often a message had become ready when this one did.
     pub(super) rank: u64,
     pub(super) deliveries: u32,
-    /// Where in the heap, if it is there.
+    /// The index in the heap of deadlines; [`NONE`] if it is not there.
     pub(super) heap_index: u32,
-    /// Its neighbours in the list of what can be delivered, or in the line of leases.
+    /// Links in the list of ready messages or of leases.
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) state: State,
     pub(super) extras: Option<Box<Extras>>,
 }
 
-/// What few messages have.
+/// Fields that few messages have.
 #[derive(Debug)]
 pub(super) struct Extras {
     pub(super) group: Option<Arc<str>>,
     pub(super) expires_at: Option<u64>,
-    /// Messages that expire at the same moment go in the order in which they were sent.
+    /// Orders messages that expire at the same moment.
     pub(super) arrival: u64,
 }
 
@@ -64,7 +64,7 @@ pub(super) const fn id_from_halves([high, low]: [u64; 2]) -> u128 {
 pub(super) type Expiry = (u64, u64, u32);
 
 impl<M> Slot<M> {
-    /// Never delivered, and in no list yet.
+    /// Creates a slot that was never delivered and is in no list.
     #[inline(always)]
     pub(super) fn new(id: u128, message: M, sent_at: u64, extras: Option<Box<Extras>>) -> Self {
         Slot {
@@ -87,13 +87,13 @@ impl<M> Slot<M> {
         self.extras.as_ref()?.group.as_ref()
     }
 
-    /// When it goes, and its heap_index among those that go then.
+    /// The expiry of the message, if it has one.
     pub(super) fn expiry(&self, slot: u32) -> Option<Expiry> {
         let extras = self.extras.as_ref()?;
         Some((extras.expires_at?, extras.arrival, slot))
     }
 
-    /// Whether the receipt is of the current delivery.
+    /// Whether the receipt belongs to the current lease.
     pub(super) fn is_leased(&self, receipt: Receipt) -> bool {
         self.state == State::Leased && self.number == receipt.number
     }

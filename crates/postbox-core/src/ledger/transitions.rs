@@ -1,17 +1,17 @@
-//! How a message goes from one heap_index of the ledger to another.
+//! Transitions of a message from one state to another.
 
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
 
 use super::Ledger;
 use super::deadline_heap::Deadline;
-use super::groups::Behind;
+use super::groups::Queued;
 use super::slab::NONE;
 use super::slot::{Slot, State, id_from_halves};
 use super::types::DELIVERIES_SPENT;
 
 impl<M> Ledger<M> {
-    /// Whether there is room, as of the last call.
+    /// Whether there is room for another message after the last call.
     #[inline]
     pub(super) fn has_capacity(&self) -> bool {
         self.options.max_size.is_none_or(|most| self.slots.len() < most)
@@ -27,7 +27,7 @@ impl<M> Ledger<M> {
         self.slots.get_mut(slot).expect("a linked slot is in use")
     }
 
-    /// What is due first of all: in the line of leases, or in the heap.
+    /// The first deadline: in the list of leases or in the heap.
     pub(super) fn first_deadline(&self) -> Option<Deadline> {
         let lease = self.slots.get(self.leases.first()).map(|first| Deadline {
             at: first.until,
@@ -37,7 +37,7 @@ impl<M> Ledger<M> {
         lease.into_iter().chain(self.deadlines.first()).min()
     }
 
-    /// When a delay or a lease ends.
+    /// The end of the delay or lease of a message.
     pub(super) fn deadline_of(&self, slot: u32) -> u64 {
         match self.slot(slot) {
             Slot { heap_index: NONE, until, .. } => *until,
@@ -45,7 +45,7 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Puts a slot into the heap. Returns the number that was used up for it.
+    /// Adds a slot to the heap of deadlines. Returns the number that orders it.
     pub(super) fn schedule(&mut self, slot: u32, at: u64, state: State) -> u64 {
         self.next_event_at = self.next_event_at.min(at);
         self.last_number += 1;
@@ -60,7 +60,7 @@ impl<M> Ledger<M> {
         order
     }
 
-    /// Takes a slot out of the line of leases, or out of the heap.
+    /// Removes a slot from the list of leases or from the heap.
     #[inline(always)]
     pub(super) fn unschedule(&mut self, slot: u32) {
         let held = self.slot_mut(slot);
@@ -87,20 +87,20 @@ impl<M> Ledger<M> {
         });
     }
 
-    /// A message is visible for the first time: it joins its group, or what can be delivered.
+    /// Makes a message visible for the first time: queues it in its group, or makes it ready.
     pub(super) fn join(&mut self, slot: u32) {
         let arrival = self.slot(slot).extras.as_ref().map_or(0, |extras| extras.arrival);
         if let Some(group) = self.slot(slot).group().cloned()
-            && !self.groups.join(&group, Behind { slot, arrival })
+            && !self.groups.join(&group, Queued { slot, arrival })
         {
-            self.slot_mut(slot).state = State::Behind;
+            self.slot_mut(slot).state = State::Queued;
             self.schedule_expiry(slot);
             return;
         }
         self.make_ready(slot);
     }
 
-    /// A message can be delivered, unless its deliveries are spent.
+    /// Makes a message ready, unless its deliveries are spent.
     #[inline(always)]
     pub(super) fn make_ready(&mut self, slot: u32) {
         if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
@@ -122,19 +122,19 @@ impl<M> Ledger<M> {
         }
     }
 
-    /// Takes a slot out of what can be delivered.
+    /// Removes a slot from the list of ready messages.
     pub(super) fn unlink(&mut self, slot: u32) {
         self.ready.remove(&mut self.slots, slot);
         self.slot_mut(slot).state = State::Unlinked;
         self.deliverable -= 1;
     }
 
-    /// Takes a message out, wherever it is, and lets its group go on.
+    /// Removes a message in any state, and makes the next message of its group ready.
     pub(super) fn remove(&mut self, slot: u32) -> Slot<M> {
         let state = self.slot(slot).state;
         match state {
             State::Ready => self.unlink(slot),
-            State::Behind | State::Unlinked => {}
+            State::Queued | State::Unlinked => {}
             State::Delayed | State::Returning | State::Leased => self.unschedule(slot),
         }
         let removed = self.slots.remove(slot).expect("a linked slot is in use");
@@ -143,7 +143,7 @@ impl<M> Ledger<M> {
             if let Some(expiry) = removed.expiry(slot) {
                 self.expiring.remove(&expiry);
             }
-            // One that was not visible yet has not joined its group.
+            // A message that was not visible yet has not joined its group.
             if let Some(group) = &extras.group
                 && state != State::Delayed
                 && let Some(next) = self.leave_group(group, slot)
@@ -154,13 +154,13 @@ impl<M> Ledger<M> {
         removed
     }
 
-    /// A message has left its group. Whoever is at the head because of it.
+    /// Removes a message from its group. Returns the message that has thereby come to the head.
     pub(super) fn leave_group(&mut self, group: &Arc<str>, slot: u32) -> Option<u32> {
         let Ledger { groups, slots, .. } = self;
-        groups.leave(group, slot, |behind| {
-            slots.get(behind.slot).is_some_and(|slot| {
-                slot.state == State::Behind
-                    && slot.extras.as_ref().is_some_and(|extras| extras.arrival == behind.arrival)
+        groups.leave(group, slot, |queued| {
+            slots.get(queued.slot).is_some_and(|slot| {
+                slot.state == State::Queued
+                    && slot.extras.as_ref().is_some_and(|extras| extras.arrival == queued.arrival)
             })
         })
     }

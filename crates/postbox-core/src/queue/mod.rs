@@ -14,8 +14,8 @@
 //!
 //! * A push to a FIFO mailbox takes the inbox lock, compares `pushed` with `fast_until`, and writes
 //!   the message. `fast_until` is the value of `pushed` up to which there was room when `popped`
-//!   was last read. It does not exceed `pushed` while the mailbox is closed or has hooks, so capacity,
-//!   closing and hooks cost the fast path nothing else.
+//!   was last read. It does not exceed `pushed` while the mailbox is closed or has hooks, so
+//!   capacity, closing and hooks cost the fast path nothing else.
 //! * A pop from a FIFO mailbox takes one lock: that of the store for the next message of a batch,
 //!   or that of the inbox for a single message.
 //! * A push to an unbounded priority mailbox without hooks goes directly to the store if the store

@@ -1,4 +1,5 @@
-//! The futures of a queue, on `core::task` alone: attempt, register, attempt again, park.
+//! The futures of a queue, on `core::task` alone. They attempt, register, attempt again, and return
+//! `Pending` while holding no lock.
 
 use core::fmt;
 use core::future::Future;
@@ -11,13 +12,14 @@ use crate::shared::queue::{OfferOutcome, QueueError};
 use crate::sync::{MetadataStorageMode, ThreadSafe};
 use crate::wait_queue::Ticket;
 
-/// A task shares its thread with others: it lets a stream gather for a microsecond or two, not longer.
+/// For how many spins a task lets messages gather: one to two microseconds, since it shares its
+/// thread.
 const MAX_TASK_SPINS: usize = 64;
 
-/// Offers a message and waits for room; see
+/// A future that sends a message, waiting for room; see
 /// [`MailboxQueueBackend::offer_blocking`](crate::shared::queue::MailboxQueueBackend::offer_blocking).
 ///
-/// Dropped before it is ready, it has not sent its message.
+/// If it is dropped before it is ready, the message was not sent.
 #[must_use = "futures do nothing unless polled"]
 pub struct OfferFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
     queue: &'a Queue<M, O, C>,
@@ -27,7 +29,7 @@ pub struct OfferFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = Threa
     control: bool,
 }
 
-// The message is never pinned, only moved in and out.
+// The item is never pinned, only moved in and out.
 impl<M, O: Order<M>, C: MetadataStorageMode> Unpin for OfferFuture<'_, M, O, C> {}
 
 impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
@@ -39,7 +41,7 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
         OfferFuture { queue, control: queue.is_control(&item), item: Some(item), ticket: None }
     }
 
-    /// Gives up: the message, unless the future was ready.
+    /// Cancels the send and returns the message, unless the future was ready.
     pub fn into_message(mut self) -> Option<M> {
         self.item.take().map(O::into_message)
     }
@@ -87,7 +89,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'_, M, O, C> {
         }
     }
 
-    /// Waits no more, and passes a notification on that came too late.
+    /// Unregisters the sender, passing on a notification that it has not used.
     fn unregister(&mut self) {
         if self.ticket.is_some() {
             self.queue.unregister_sender(&mut self.ticket, self.control, false);
@@ -107,10 +109,10 @@ impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for OfferFuture<'_, M, O
     }
 }
 
-/// Waits for a message; see
+/// A future that receives a message, waiting for it; see
 /// [`MailboxQueueBackend::poll_blocking`](crate::shared::queue::MailboxQueueBackend::poll_blocking).
 ///
-/// It takes a message only in the poll that returns it, so dropping it loses nothing.
+/// It takes a message only in the poll that returns it, so dropping it loses no message.
 #[must_use = "futures do nothing unless polled"]
 pub struct PollFuture<'a, M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
     queue: &'a Queue<M, O, C>,
@@ -168,7 +170,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
         }
     }
 
-    /// Waits no more, and passes a notification on that came too late.
+    /// Unregisters the receiver, passing on a notification that it has not used.
     fn unregister(&mut self) {
         if self.ticket.is_some() {
             self.queue.unregister_receiver(&mut self.ticket, false);
@@ -188,8 +190,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for PollFuture<'_, M, O,
     }
 }
 
-/// A wait that ends, at the latest, when a timer of the caller's runtime does: see
-/// [`PollFuture::until`] and [`OfferFuture::until`].
+/// A send or receive with a timeout; see [`PollFuture::until`] and [`OfferFuture::until`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Until<F, T> {
@@ -198,8 +199,8 @@ pub struct Until<F, T> {
 }
 
 impl<'a, M, O: Order<M>, C: MetadataStorageMode> PollFuture<'a, M, O, C> {
-    /// Gives up with [`Empty`](QueueError::Empty) when `timer` completes first. Any future will do as a timer: this
-    /// crate knows no runtime.
+    /// Ends the wait with [`Empty`](QueueError::Empty) when `timer` completes first. Any future can
+    /// be the timer.
     ///
     /// ```
     /// use core::future::ready;
@@ -215,7 +216,8 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode> PollFuture<'a, M, O, C> {
 }
 
 impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
-    /// Gives up with [`Timeout`](QueueError::Timeout), which carries the message, when `timer` completes first.
+    /// Ends the wait with [`Timeout`](QueueError::Timeout), which carries the message, when `timer`
+    /// completes first.
     ///
     /// ```
     /// use core::future::ready;
@@ -239,7 +241,7 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for U
             return Poll::Ready(answer);
         }
         Pin::new(&mut self.timer).poll(context).map(|_| {
-            // The wait is over though the future may live on: it leaves the line at once.
+            // The wait has ended, even if the future is kept: it is unregistered at once.
             self.wait.unregister();
             Err(QueueError::Empty)
         })

@@ -1,21 +1,21 @@
-/// What a full queue does with one message more.
+/// What a full queue does with another message.
 ///
-/// | policy | the message | the caller |
+/// | policy | the message | the sender |
 /// |---|---|---|
-/// | [`Block`](OverflowPolicy::Block) | waits outside until there is room | `try_…` gives it back as [`Full`](super::QueueError::Full), the futures and the blocking forms wait |
-/// | [`DropNewest`](OverflowPolicy::DropNewest) | is refused | gets it back at once |
-/// | [`DropOldest`](OverflowPolicy::DropOldest) | goes in, the oldest goes out | gets the evicted one |
-/// | [`Grow`](OverflowPolicy::Grow) | goes in, the capacity doubles | learns the new capacity |
+/// | [`Block`](OverflowPolicy::Block) | is not accepted | waits for room; `try_…` returns [`Full`](super::QueueError::Full) with the message |
+/// | [`DropNewest`](OverflowPolicy::DropNewest) | is rejected | gets it back: [`Rejected`](OfferOutcome::Rejected) |
+/// | [`DropOldest`](OverflowPolicy::DropOldest) | is accepted, and the oldest message is evicted | gets the evicted message: [`Evicted`](OfferOutcome::Evicted) |
+/// | [`Grow`](OverflowPolicy::Grow) | is accepted, and the capacity doubles | gets the new capacity: [`Grew`](OfferOutcome::Grew) |
 ///
-/// A priority queue that drops, drops the least urgent message: `DropNewest` the newest of the least urgent,
-/// `DropOldest` the oldest of them. That may be the incoming message itself.
+/// A full priority queue drops the least urgent message: `DropNewest` the newest of them,
+/// `DropOldest` the oldest. That can be the incoming message itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OverflowPolicy {
     /// Wait for room.
     #[default]
     Block,
-    /// Refuse the incoming message.
+    /// Reject the incoming message.
     DropNewest,
     /// Evict the oldest message.
     DropOldest,
@@ -23,7 +23,7 @@ pub enum OverflowPolicy {
     Grow,
 }
 
-/// What became of an offered message.
+/// The outcome of an offer.
 ///
 /// ```
 /// use postbox_core::shared::mailbox::*;
@@ -36,23 +36,23 @@ pub enum OverflowPolicy {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfferOutcome<M> {
-    /// It is in the queue.
+    /// The message was accepted.
     Accepted,
-    /// It is in the queue, and this older or less urgent one is out.
+    /// The message was accepted, and this older or less urgent message was evicted.
     Evicted(M),
-    /// It is not in the queue; here it is.
+    /// The message was rejected; it is returned here.
     Rejected(M),
-    /// It is in the queue, whose capacity is this now.
+    /// The message was accepted, and the capacity was increased to this value.
     Grew(usize),
 }
 
 impl<M> OfferOutcome<M> {
-    /// Whether the offered message is in the queue.
+    /// Whether the message was accepted.
     pub const fn is_accepted(&self) -> bool {
         !matches!(self, OfferOutcome::Rejected(_))
     }
 
-    /// The same outcome about a message of another type.
+    /// Transforms the message.
     pub(crate) fn map<N>(self, change: impl FnOnce(M) -> N) -> OfferOutcome<N> {
         match self {
             OfferOutcome::Accepted => OfferOutcome::Accepted,
