@@ -131,8 +131,8 @@ impl<M> PriorityMailbox<M> {
     /// let options = MailboxOptions::with_capacity(1).with_overflow(OverflowPolicy::DropOldest);
     /// let mailbox = PriorityMailbox::with_options(|n: &i64| *n, options);
     /// assert!(mailbox.enqueue(5));
-    /// assert!(mailbox.enqueue(1), "more urgent: 5 goes out");
-    /// assert!(!mailbox.enqueue(9), "less urgent than all that wait");
+    /// assert!(mailbox.enqueue(1), "more urgent: evicts 5");
+    /// assert!(!mailbox.enqueue(9), "less urgent than every stored message");
     /// assert_eq!(mailbox.dequeue(), Some(1));
     /// ```
     ///

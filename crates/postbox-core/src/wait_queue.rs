@@ -118,7 +118,7 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// Returns a waker that is no longer needed. Dropping it runs foreign code, so the caller drops
     /// it after releasing its locks. For the same reason the caller clones `waker` before it takes
     /// its locks.
-    #[must_use = "a waker must be dropped when no lock is held"]
+    #[must_use = "the waker must be dropped outside all locks"]
     pub fn register(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Option<Waker> {
         let mut waiters = self.waiters.lock();
         let unused = waiters.register(ticket, waker);
@@ -148,7 +148,7 @@ impl<C: MailboxConcurrency> WaitQueue<C> {
     /// Unregisters a ticket and returns its waker, which the caller drops after releasing its
     /// locks. Returns `None` if the ticket was notified: then the caller has used the notification,
     /// or passes it on.
-    #[must_use = "a ticket that was notified must pass the notification on"]
+    #[must_use = "a notification that was not used must be passed on"]
     pub fn remove(&self, ticket: &mut Option<Ticket>) -> Option<Waker> {
         let ticket = ticket.take()?;
         // Without waiters this ticket was notified, so the usual end of a wait takes no lock.
@@ -238,7 +238,7 @@ impl WaiterList {
     #[cold]
     fn grow(&mut self) {
         self.free = u32::try_from(self.slots.len()).unwrap_or(NONE);
-        assert!(self.free != NONE, "fewer than 2^32 - 1 tasks wait on one queue");
+        assert!(self.free != NONE, "too many tasks wait on one queue");
         self.slots.push(Slot { waker: None, prev: NONE, next: NONE, generation: 0 });
     }
 

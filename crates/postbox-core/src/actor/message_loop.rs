@@ -166,7 +166,7 @@ where
     /// let (actor, _mailbox) = smol::block_on(MessageLoop::new(Sum(0), mailbox).run());
     /// assert_eq!(actor.0, 10);
     /// ```
-    #[allow(clippy::manual_async_fn, reason = "the crate's futures are named as such, not by `async fn`")]
+    #[allow(clippy::manual_async_fn, reason = "the signature names the future")]
     pub fn run(mut self) -> impl Future<Output = (A, B)> {
         async move {
             loop {
@@ -187,7 +187,7 @@ where
         let mut run = alloc::boxed::Box::pin(self.run());
         match crate::blocking::block_on(&mut run, None) {
             Some(parts) => parts,
-            None => unreachable!("without a deadline there is no other end"),
+            None => unreachable!("without a deadline the wait ends with an output"),
         }
     }
 

@@ -62,7 +62,7 @@ impl<T> Slab<T> {
         let index = self.free;
         let Slab { chunks, free, len } = self;
         let entry = &mut chunks[index as usize / CHUNK][index as usize % CHUNK];
-        let Entry::Vacant { next } = *entry else { unreachable!("the list of free entries leads to free entries") };
+        let Entry::Vacant { next } = *entry else { unreachable!("the free list contains vacant entries only") };
         VacantEntry { index, entry, next, free, len }
     }
 
@@ -70,7 +70,7 @@ impl<T> Slab<T> {
     #[cold]
     fn grow(&mut self) {
         let first = self.chunks.len() * CHUNK;
-        assert!(first + CHUNK <= NONE as usize, "fewer than 2^32 - 64 messages are in one mailbox");
+        assert!(first + CHUNK <= NONE as usize, "too many messages in one mailbox");
         self.chunks.push(Self::chunk(first as u32));
         self.free = first as u32;
     }
@@ -79,7 +79,7 @@ impl<T> Slab<T> {
         let end = first + CHUNK as u32;
         let entries: Box<[Entry<T>]> =
             (first + 1..=end).map(|next| Entry::Vacant { next: if next == end { NONE } else { next } }).collect();
-        entries.try_into().unwrap_or_else(|_| unreachable!("a chunk has as many entries as a chunk"))
+        entries.try_into().unwrap_or_else(|_| unreachable!("the iterator yields CHUNK entries"))
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&T> {

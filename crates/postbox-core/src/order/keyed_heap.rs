@@ -170,7 +170,7 @@ impl<M> KeyedHeap<M> {
             return slot as u32;
         }
         let slot = self.slots.len();
-        assert!(slot < MAX_SLOTS, "fewer than 2^31 - 1 messages with priorities of their own are in one mailbox");
+        assert!(slot < MAX_SLOTS, "too many messages in one priority mailbox");
         self.slots.push(Slot::Used(message));
         slot as u32
     }

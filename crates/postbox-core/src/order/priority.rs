@@ -261,7 +261,7 @@ impl<M> Store for PriorityStore<M> {
         self.insert(incoming, false);
         match evicted {
             Some(item) => Evicted::Stored(item),
-            None => unreachable!("a rank was seen, so its message is there"),
+            None => unreachable!("the rank belongs to a message"),
         }
     }
 }

@@ -47,12 +47,12 @@ impl<M> QueueError<M> {
             QueueError::Full(_) => {
                 "the mailbox is full: receive from it, wait for room, or choose another overflow policy"
             }
-            QueueError::Closed(_) => "the mailbox is closed: it takes no more messages",
+            QueueError::Closed(_) => "the mailbox is closed: it accepts no more messages",
             QueueError::Disconnected => {
-                "the mailbox is empty and no more messages can come: it is closed or its last producer is gone"
+                "the mailbox is empty and no more messages can arrive: it is closed, or its last producer was dropped"
             }
             QueueError::Timeout(_) => "the mailbox had no room in the time allowed: try again, or allow more time",
-            QueueError::Empty => "no message came in the time allowed: try again, or allow more time",
+            QueueError::Empty => "no message arrived in the time allowed: try again, or allow more time",
         }
     }
 }
