@@ -153,7 +153,7 @@ impl<'a> WaitBackoff<'a> {
         true
     }
 
-    /// Whether the backoff yields already, so any progress is enough.
+    /// Whether spinning is over, so that room for a single message is enough.
     fn is_yielding(&self) -> bool {
         self.round >= Self::SPIN_ROUNDS
     }
@@ -253,7 +253,7 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
             // A separate arm avoids copying the unused message of the outcome.
             Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
             Ok(outcome) => Ok(outcome.map(O::into_message)),
-            Err(refusal) => self.send_slow(refusal, None),
+            Err(error) => self.send_slow(error, None),
         }
     }
 
@@ -266,19 +266,19 @@ impl<M, O: Order<M>> QueueMailboxProducer<M, O, ThreadSafe> {
         let queue = self.queue().inner();
         match queue.offer(queue.to_item(message)) {
             Ok(outcome) => Ok(outcome.map(O::into_message)),
-            Err(refusal) => self.send_slow(refusal, Instant::now().checked_add(timeout)),
+            Err(error) => self.send_slow(error, Instant::now().checked_add(timeout)),
         }
     }
 
     #[cold]
     fn send_slow(
         &self,
-        refusal: QueueError<O::Item>,
+        error: QueueError<O::Item>,
         deadline: Option<Instant>,
     ) -> Result<OfferOutcome<M>, QueueError<M>> {
         let queue = self.queue().inner();
-        let QueueError::Full(mut item) = refusal else {
-            return Err(queue.reject(refusal));
+        let QueueError::Full(mut item) = error else {
+            return Err(queue.reject(error));
         };
         let control = queue.is_control(&item);
         if !queue.can_wait(control) {

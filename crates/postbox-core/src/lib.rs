@@ -45,6 +45,7 @@
 //! backend) and their implementations. [`Ledger`] is the state machine of a leased mailbox, on
 //! which layer 2 is built.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 extern crate alloc;
 #[cfg(feature = "std")]

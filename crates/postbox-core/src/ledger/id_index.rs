@@ -40,11 +40,11 @@ impl<M> Ledger<M> {
         let Ledger { id_index, slots, dead, .. } = self;
         let ids = id_index.get_or_insert_with(|| {
             let dead = dead.iter().map(|dead| (dead.id, Location::Dead));
-            let stored = slots.iter().map(|(slot, held)| (id_from_halves(held.id), Location::Slot(slot)));
+            let stored = slots.iter().map(|(slot, entry)| (id_from_halves(entry.id), Location::Slot(slot)));
             IdIndex { locations: dead.chain(stored).collect() }
         });
         match ids.locations.get(&id)? {
-            Location::Slot(slot) => slots.get(*slot).map(|held| &held.message),
+            Location::Slot(slot) => slots.get(*slot).map(|entry| &entry.message),
             Location::Dead => dead.iter().find(|dead| dead.id == id).map(|dead| &dead.message),
         }
     }

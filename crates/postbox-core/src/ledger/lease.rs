@@ -24,9 +24,9 @@ impl<M> Ledger<M> {
         // The ledger is consistent before `take` runs, since `take` may panic.
         let mut slot = first;
         for _ in 0..taken {
-            let held = self.slot(slot);
-            take(held.show(Receipt { slot, number: held.number }));
-            slot = held.next;
+            let entry = self.slot(slot);
+            take(entry.show(Receipt { slot, number: entry.number }));
+            slot = entry.next;
         }
         taken
     }
@@ -83,9 +83,9 @@ impl<M> Ledger<M> {
         self.advance(now);
         let slot = self.leased(receipt)?;
         self.unschedule(slot);
-        let held = self.slot_mut(slot);
-        held.deliveries = held.deliveries.saturating_sub(1);
-        held.state = State::Ready;
+        let entry = self.slot_mut(slot);
+        entry.deliveries = entry.deliveries.saturating_sub(1);
+        entry.state = State::Ready;
         self.ready.insert_by_rank(&mut self.slots, slot);
         self.deliverable += 1;
         self.surfaced += 1;
@@ -134,17 +134,17 @@ impl<M> Ledger<M> {
         let first = self.ready.first();
         let (mut last, mut next, mut count) = (NONE, first, 0);
         while count < max
-            && let Some(held) = self.slots.get_mut(next)
+            && let Some(entry) = self.slots.get_mut(next)
         {
-            if let Some(expiry) = held.expiry(next) {
+            if let Some(expiry) = entry.expiry(next) {
                 self.expiring.remove(&expiry);
             }
             self.last_number += 1;
-            held.number = self.last_number;
-            held.state = State::Leased;
-            held.until = until;
-            held.deliveries += 1;
-            (last, next) = (next, held.next);
+            entry.number = self.last_number;
+            entry.state = State::Leased;
+            entry.until = until;
+            entry.deliveries += 1;
+            (last, next) = (next, entry.next);
             count += 1;
         }
         if count == 0 {
@@ -168,11 +168,11 @@ impl<M> Ledger<M> {
             }
             self.leased += 1;
             let number = self.schedule(slot, until, State::Leased);
-            let held = self.slot_mut(slot);
-            held.number = number;
-            held.until = until;
-            held.deliveries += 1;
-            take(held.show(Receipt { slot, number }));
+            let entry = self.slot_mut(slot);
+            entry.number = number;
+            entry.until = until;
+            entry.deliveries += 1;
+            take(entry.show(Receipt { slot, number }));
             taken += 1;
         }
         taken

@@ -251,9 +251,9 @@ impl<M> Ledger<M> {
         self.advance(now);
         let mut slot = self.ready.first();
         for _ in 0..max {
-            let Some(held) = self.slots.get(slot) else { break };
-            show(held.show(Receipt { slot: NONE, number: 0 }));
-            slot = held.next;
+            let Some(entry) = self.slots.get(slot) else { break };
+            show(entry.show(Receipt { slot: NONE, number: 0 }));
+            slot = entry.next;
         }
     }
 

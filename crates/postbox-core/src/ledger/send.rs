@@ -49,7 +49,7 @@ impl<M> Ledger<M> {
             Ok(posting) => posting,
             Err(first) => return Ok(Posted::Duplicate(first)),
         };
-        match self.find_by_id(posting.id).map(|held| is_same(held, &posting.message)) {
+        match self.find_by_id(posting.id).map(|stored| is_same(stored, &posting.message)) {
             None => self.store(posting),
             Some(true) => {
                 self.discarded.push(posting.message);

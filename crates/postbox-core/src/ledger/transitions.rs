@@ -63,8 +63,8 @@ impl<M> Ledger<M> {
     /// Removes a slot from the list of leases or from the heap.
     #[inline(always)]
     pub(super) fn unschedule(&mut self, slot: u32) {
-        let held = self.slot_mut(slot);
-        let (heap_index, state) = (held.heap_index, core::mem::replace(&mut held.state, State::Unlinked));
+        let entry = self.slot_mut(slot);
+        let (heap_index, state) = (entry.heap_index, core::mem::replace(&mut entry.state, State::Unlinked));
         match state {
             State::Leased => self.leased -= 1,
             State::Delayed => {
@@ -108,8 +108,8 @@ impl<M> Ledger<M> {
         }
         self.surfaced += 1;
         let rank = self.surfaced;
-        let held = self.slot_mut(slot);
-        (held.state, held.rank) = (State::Ready, rank);
+        let entry = self.slot_mut(slot);
+        (entry.state, entry.rank) = (State::Ready, rank);
         self.ready.push(&mut self.slots, slot);
         self.deliverable += 1;
         self.schedule_expiry(slot);

@@ -122,7 +122,7 @@ pub(crate) struct Queue<M, O: Order<M>, C: MetadataStorageMode> {
     messages: PhantomData<fn() -> M>,
 }
 
-/// The end of the consumers.
+/// The consumer side.
 struct Front<S, C: MailboxConcurrency> {
     store: C::Lock<S>,
     popped: C::Count,
@@ -130,7 +130,7 @@ struct Front<S, C: MailboxConcurrency> {
     store_len: C::Count,
 }
 
-/// The end of the producers. The fields that every push writes share a cache line; the waiting
+/// The producer side. The fields that every push writes share a cache line; the waiting
 /// receivers are on the next one.
 #[repr(C)]
 struct Back<I, C: MailboxConcurrency> {

@@ -1,4 +1,4 @@
-//! The end of the consumers: receiving and waiting for messages.
+//! The consumer side: receiving and waiting for messages.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! The end of the producers: sending and waiting for room.
+//! The producer side: sending and waiting for room.
 
 use super::*;
 
@@ -10,7 +10,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
             // A separate arm avoids copying the unused message of the outcome.
             Ok(OfferOutcome::Accepted) => Ok(OfferOutcome::Accepted),
             Ok(outcome) => Ok(outcome.map(O::into_message)),
-            Err(refusal) => Err(self.reject(refusal)),
+            Err(error) => Err(self.reject(error)),
         }
     }
 
@@ -220,7 +220,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
     pub(crate) fn try_offer_control(&self, message: M) -> Result<(), QueueError<M>> {
         match self.offer_control(self.order.to_item(message)) {
             Ok(_) => Ok(()),
-            Err(refusal) => Err(self.reject(refusal)),
+            Err(error) => Err(self.reject(error)),
         }
     }
 
@@ -247,12 +247,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
 
     /// Counts and reports a rejection for lack of room.
     #[cold]
-    pub(crate) fn reject(&self, refusal: QueueError<O::Item>) -> QueueError<M> {
-        if let QueueError::Full(_) = refusal {
+    pub(crate) fn reject(&self, error: QueueError<O::Item>) -> QueueError<M> {
+        if let QueueError::Full(_) = error {
             self.rejected.increment();
             self.report(MailboxEvent::Rejected);
         }
-        refusal.map(O::into_message)
+        error.map(O::into_message)
     }
 
     #[inline(always)]
