@@ -25,9 +25,9 @@
 //!
 //! * **Order.** First in, first out. In a priority mailbox by rank and then by arrival; a lower
 //!   rank is more urgent.
-//! * **Capacity.** A bounded mailbox never holds more messages than its capacity, under any number
-//!   of threads. Its [overflow policy](shared::mailbox::OverflowPolicy) decides about one message
-//!   more.
+//! * **Capacity.** A bounded mailbox accepts no message beyond its capacity, under any number of
+//!   threads. Its [overflow policy](shared::mailbox::OverflowPolicy) decides what happens to a
+//!   further message.
 //! * **No silent loss.** A message that is not accepted is returned to the sender. Closing returns
 //!   the messages of waiting senders and lets consumers drain the mailbox. A dropped future has
 //!   neither sent nor received a message.

@@ -355,7 +355,7 @@ fn direct_pushes_and_draining_count_the_same() {
         let mut taken = Vec::new();
         mailbox.drain_into(&mut taken, 1);
         assert_eq!(taken, [1]);
-        senders.map(|sender| sender.join().unwrap());
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
         assert_eq!((mailbox.size(), mailbox.message_count()), (2, 3));
         taken.extend(std::iter::from_fn(|| mailbox.dequeue()));
         assert_eq!(taken, [1, 2, 3]);

@@ -71,7 +71,7 @@ pub trait MailboxConsumer<M>: Mailbox<M> + Clone {
     type Signal: MailboxSignal;
 
     /// A signal that is notified after each message, after a resume, and when the mailbox is
-    /// closed.
+    /// disconnected.
     fn signal(&self) -> Self::Signal;
 
     /// Receives the next message, if there is one.
