@@ -192,6 +192,12 @@ impl<M> PriorityStore<M> {
     }
 
     #[inline(always)]
+    fn pop_from_heap(&mut self) -> Option<Ranked<M>> {
+        let (rank, message) = self.heap.pop_first()?;
+        Some(Ranked { rank, message })
+    }
+
+    #[inline(always)]
     fn insert(&mut self, item: Ranked<M>, before_equals: bool) {
         let Ranked { rank, message } = item;
         match self.level(rank) {
@@ -263,13 +269,5 @@ impl<M> Store for PriorityStore<M> {
             Some(item) => Evicted::Stored(item),
             None => unreachable!("the rank belongs to a message"),
         }
-    }
-}
-
-impl<M> PriorityStore<M> {
-    #[inline(always)]
-    fn pop_from_heap(&mut self) -> Option<Ranked<M>> {
-        let (rank, message) = self.heap.pop_first()?;
-        Some(Ranked { rank, message })
     }
 }

@@ -45,22 +45,23 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
     pub fn into_message(mut self) -> Option<M> {
         self.item.take().map(O::into_message)
     }
-}
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C> {
-    type Output = Result<OfferOutcome<M>, QueueError<M>>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if this.ticket.is_none() && this.queue.offer_fast(&mut this.item) {
-            return Poll::Ready(Ok(OfferOutcome::Accepted));
-        }
-        this.poll_slow(context)
+    /// Ends the wait with [`Timeout`](QueueError::Timeout), which carries the message, when `timer`
+    /// completes first.
+    ///
+    /// ```
+    /// use core::future::ready;
+    /// use postbox_core::shared::mailbox::*;
+    ///
+    /// let (_mailbox, producer) = ThreadSafe.build_mailbox::<u32>(MailboxOptions::with_capacity(1));
+    /// producer.try_send(1).unwrap();
+    /// let answer = smol::block_on(producer.send(2).until(ready(())));
+    /// assert_eq!(answer, Err(QueueError::Timeout(2)));
+    /// ```
+    pub fn until<T: Future + Unpin>(self, timer: T) -> Until<Self, T> {
+        Until { wait: self, timer }
     }
-}
 
-impl<M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'_, M, O, C> {
     #[inline(never)]
     fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Result<OfferOutcome<M>, QueueError<M>>> {
         let mut item = self.item.take().expect("OfferFuture polled after it was ready");
@@ -97,6 +98,19 @@ impl<M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'_, M, O, C> {
     }
 }
 
+impl<M, O: Order<M>, C: MetadataStorageMode> Future for OfferFuture<'_, M, O, C> {
+    type Output = Result<OfferOutcome<M>, QueueError<M>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.ticket.is_none() && this.queue.offer_fast(&mut this.item) {
+            return Poll::Ready(Ok(OfferOutcome::Accepted));
+        }
+        this.poll_slow(context)
+    }
+}
+
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for OfferFuture<'_, M, O, C> {
     fn drop(&mut self) {
         self.unregister();
@@ -125,31 +139,22 @@ impl<'a, M, O: Order<M>, C: MetadataStorageMode> PollFuture<'a, M, O, C> {
     pub(super) fn new(queue: &'a Queue<M, O, C>) -> Self {
         PollFuture { queue, ticket: None }
     }
-}
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> {
-    type Output = Result<M, QueueError<M>>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if this.ticket.is_none() {
-            if let Some(message) = this.queue.poll_fast() {
-                return Poll::Ready(Ok(message));
-            }
-            if this.queue.is_idle() && this.queue.register_receiver(&mut this.ticket, context.waker()) {
-                return Poll::Pending;
-            }
-        } else if let Some(message) = this.queue.poll_single() {
-            // The usual end of a wait.
-            this.queue.unregister_receiver(&mut this.ticket, true);
-            return Poll::Ready(Ok(message));
-        }
-        this.poll_slow(context)
+    /// Ends the wait with [`Empty`](QueueError::Empty) when `timer` completes first. Any future can
+    /// be the timer.
+    ///
+    /// ```
+    /// use core::future::ready;
+    /// use postbox_core::shared::mailbox::*;
+    ///
+    /// let (mailbox, _producer) = ThreadSafe.build_default_mailbox::<u32>();
+    /// let answer = smol::block_on(mailbox.recv().until(ready(())));
+    /// assert_eq!(answer, Err(QueueError::Empty));
+    /// ```
+    pub fn until<T: Future + Unpin>(self, timer: T) -> Until<Self, T> {
+        Until { wait: self, timer }
     }
-}
 
-impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
     #[inline(never)]
     fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<Result<M, QueueError<M>>> {
         loop {
@@ -178,6 +183,28 @@ impl<M, O: Order<M>, C: MetadataStorageMode> PollFuture<'_, M, O, C> {
     }
 }
 
+impl<M, O: Order<M>, C: MetadataStorageMode> Future for PollFuture<'_, M, O, C> {
+    type Output = Result<M, QueueError<M>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.ticket.is_none() {
+            if let Some(message) = this.queue.poll_fast() {
+                return Poll::Ready(Ok(message));
+            }
+            if this.queue.is_idle() && this.queue.register_receiver(&mut this.ticket, context.waker()) {
+                return Poll::Pending;
+            }
+        } else if let Some(message) = this.queue.poll_single() {
+            // The usual end of a wait.
+            this.queue.unregister_receiver(&mut this.ticket, true);
+            return Poll::Ready(Ok(message));
+        }
+        this.poll_slow(context)
+    }
+}
+
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for PollFuture<'_, M, O, C> {
     fn drop(&mut self) {
         self.unregister();
@@ -196,41 +223,6 @@ impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for PollFuture<'_, M, O,
 pub struct Until<F, T> {
     wait: F,
     timer: T,
-}
-
-impl<'a, M, O: Order<M>, C: MetadataStorageMode> PollFuture<'a, M, O, C> {
-    /// Ends the wait with [`Empty`](QueueError::Empty) when `timer` completes first. Any future can
-    /// be the timer.
-    ///
-    /// ```
-    /// use core::future::ready;
-    /// use postbox_core::shared::mailbox::*;
-    ///
-    /// let (mailbox, _producer) = ThreadSafe.build_default_mailbox::<u32>();
-    /// let answer = smol::block_on(mailbox.recv().until(ready(())));
-    /// assert_eq!(answer, Err(QueueError::Empty));
-    /// ```
-    pub fn until<T: Future + Unpin>(self, timer: T) -> Until<Self, T> {
-        Until { wait: self, timer }
-    }
-}
-
-impl<'a, M, O: Order<M>, C: MetadataStorageMode> OfferFuture<'a, M, O, C> {
-    /// Ends the wait with [`Timeout`](QueueError::Timeout), which carries the message, when `timer`
-    /// completes first.
-    ///
-    /// ```
-    /// use core::future::ready;
-    /// use postbox_core::shared::mailbox::*;
-    ///
-    /// let (_mailbox, producer) = ThreadSafe.build_mailbox::<u32>(MailboxOptions::with_capacity(1));
-    /// producer.try_send(1).unwrap();
-    /// let answer = smol::block_on(producer.send(2).until(ready(())));
-    /// assert_eq!(answer, Err(QueueError::Timeout(2)));
-    /// ```
-    pub fn until<T: Future + Unpin>(self, timer: T) -> Until<Self, T> {
-        Until { wait: self, timer }
-    }
 }
 
 impl<'a, M, O: Order<M>, C: MetadataStorageMode, T: Future + Unpin> Future for Until<PollFuture<'a, M, O, C>, T> {

@@ -73,9 +73,7 @@ impl<C: MetadataStorageMode> Signal<C> {
             seen: C::Count::new(0),
         }
     }
-}
 
-impl<C: MetadataStorageMode> Signal<C> {
     /// The first half of a notification, which may run under a lock. Returns `true` if
     /// [`wake`](Self::wake) must follow.
     pub(crate) fn raise(&self) -> bool {
