@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::commands::on_interrupt;
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 
 /// Measures the store of `mailbox`, in a mailbox of the benchmark's own, which does not outlive it.
 pub(crate) fn run(mailbox: &Mailbox, concurrency: usize, time: Duration, json: bool) -> Result<(), Failure> {

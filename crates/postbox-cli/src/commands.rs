@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Command, Dead, Request};
 use crate::output::{self, Failure, Shown};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 use crate::{bench, demo, process, receive, send, signals, transfer, work};
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {

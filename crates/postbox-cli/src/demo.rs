@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::arguments::Demo;
 use crate::commands::{on_interrupt, open, progress};
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 
 /// One request out of this number is one that no worker can handle.
 const POISON: u32 = 500;

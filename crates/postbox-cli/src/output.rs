@@ -10,7 +10,7 @@ use postbox::backend::{DeadLetter, Delivery, Headers};
 use postbox::{ContentType, MessageId};
 use serde_json::{Map, Value, json};
 
-use crate::plain::Plain;
+use crate::raw::RawCodec;
 
 /// Why a command ends without success.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ pub(crate) struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    pub(crate) fn message(message: &'a postbox::Message<Bytes, Bytes, Plain>) -> Self {
+    pub(crate) fn message(message: &'a postbox::Message<Bytes, Bytes, RawCodec>) -> Self {
         Shown {
             id: &message.id,
             body: &message.body,

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::arguments::Receive;
 use crate::commands::on_interrupt;
 use crate::output::{self, Failure, Shown};
-use crate::plain::{Mailbox, Plain};
+use crate::raw::{Mailbox, RawCodec};
 
-type Message = postbox::Message<Bytes, Bytes, Plain>;
+type Message = postbox::Message<Bytes, Bytes, RawCodec>;
 
 /// Leases are kept alive for at most this long.
 const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);

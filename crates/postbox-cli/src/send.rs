@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::arguments::Send;
 use crate::commands::on_interrupt;
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 
 pub(crate) fn run(mailbox: &Mailbox, options: Send, json: bool) -> Result<(), Failure> {
     if options.lines {

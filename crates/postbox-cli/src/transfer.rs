@@ -11,9 +11,9 @@ use serde_json::json;
 
 use crate::commands::{on_interrupt, open, open_existing, progress};
 use crate::output::{self, Failure};
-use crate::plain::{Mailbox, Plain};
+use crate::raw::{Mailbox, RawCodec};
 
-type Message = postbox::Message<Bytes, Bytes, Plain>;
+type Message = postbox::Message<Bytes, Bytes, RawCodec>;
 
 /// Messages are leased for this long, and longer if they are kept.
 const LEASE: Duration = Duration::from_secs(60);

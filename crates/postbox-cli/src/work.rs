@@ -20,8 +20,8 @@ use tokio::time::{sleep, timeout};
 use crate::arguments::Work;
 use crate::commands::on_interrupt;
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
 use crate::process::{GRACE, Group};
+use crate::raw::Mailbox;
 
 /// Statuses of sysexits.h: the data or the configuration is wrong, and will be; the failure may pass.
 const WRONG: [i32; 2] = [65, 78];
