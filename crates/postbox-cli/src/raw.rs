@@ -1,11 +1,11 @@
-//! Bodies as they are.
+//! The raw codec: message bodies as bytes.
 
 use bytes::Bytes;
 use postbox::ContentType;
 use postbox::codec::CodecError;
 use postbox::codec::{Codec, Decode, Encode};
 
-/// Bytes as they are, without a content type: the receiver reads them by its own codec.
+/// Leaves bodies unchanged and sets no content type, so that a receiver decodes them with its own codec.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawCodec;
 
@@ -29,5 +29,5 @@ impl Decode<Bytes> for RawCodec {
     }
 }
 
-/// The mailboxes of this program.
+/// A mailbox of raw bodies, which all commands use.
 pub(crate) type Mailbox = postbox::Mailbox<Bytes, Bytes, RawCodec>;
