@@ -25,7 +25,7 @@ fn send_receive_and_stats() {
 }
 
 #[test]
-fn a_program_answers_requests_and_its_status_decides() {
+fn the_exit_status_of_a_program_decides_the_outcome() {
     let folder = tempfile::tempdir().unwrap();
     let url = ["--url", "sqlite://jobs.db/jobs"];
     let mut worker = postbox(folder.path())
@@ -73,7 +73,7 @@ fn messages_are_moved_between_files() {
 
 #[cfg(feature = "aws")]
 #[test]
-fn messages_are_moved_between_places_of_all_kinds() {
+fn messages_are_moved_between_all_stores() {
     let folder = tempfile::tempdir().unwrap();
     let name = format!("moved-{}", std::process::id());
     let sqs = format!("sqs://eu-west-1/{name}?create=true&endpoint={}", postbox_test_servers::shared_moto());
@@ -96,7 +96,7 @@ fn messages_are_moved_between_places_of_all_kinds() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_not_made_by_looking_for_messages() {
+fn commands_that_store_nothing_create_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let missing = ["--url", "sqlite://mispelt.db/jobs"];
     for command in [&["stats"][..], &["peek"], &["purge"], &["receive"], &["dead", "list"], &["list"]] {
@@ -110,7 +110,7 @@ fn a_file_that_is_not_there_is_not_made_by_looking_for_messages() {
 }
 
 #[test]
-fn places_are_listed_by_the_address_of_a_mailbox_too() {
+fn list_accepts_the_address_of_a_mailbox() {
     let folder = tempfile::tempdir().unwrap();
     let name = format!("listed-{}", std::process::id());
     let redis = format!("{}/{name}", postbox_test_servers::shared_redis());
@@ -123,7 +123,7 @@ fn places_are_listed_by_the_address_of_a_mailbox_too() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
+fn errors_say_what_to_do_next() {
     let folder = tempfile::tempdir().unwrap();
     let bad = run(folder.path(), &["--url", "gopher://x", "stats"]);
     assert_eq!(bad.status.code(), Some(1));
@@ -138,7 +138,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
 }
 
 #[test]
-fn a_benchmark_leaves_the_messages_of_the_user_alone() {
+fn a_benchmark_does_not_touch_other_messages() {
     let folder = tempfile::tempdir().unwrap();
     piped(folder.path(), &["send", "--lines"], "one\ntwo\nthree\n");
     let report = ok(folder.path(), &["bench", "--time", "200ms", "--concurrency", "2", "--json"]);

@@ -80,7 +80,7 @@ fn an_interrupted_move_loses_nothing_and_leaves_nothing_leased() {
 }
 
 #[test]
-fn a_move_that_fails_gives_back_what_it_leased() {
+fn a_failed_move_releases_its_messages() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 300);
     ok(folder.path(), &["move", FROM, TO, "--max", "10"]);
@@ -93,7 +93,7 @@ fn a_move_that_fails_gives_back_what_it_leased() {
 }
 
 #[test]
-fn requests_stay_where_their_replies_are_awaited() {
+fn requests_are_not_moved() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 5);
     let request = postbox(folder.path())
@@ -113,7 +113,7 @@ fn requests_stay_where_their_replies_are_awaited() {
 }
 
 #[test]
-fn an_interrupted_worker_finishes_what_runs_and_gives_back_the_rest() {
+fn an_interrupted_worker_finishes_running_programs_and_releases_other_messages() {
     let folder = tempfile::tempdir().unwrap();
     piped(folder.path(), &["send", "--lines"], "1\n2\n3\n");
     let script = "cat > /dev/null; echo started >> log; while [ ! -e go ]; do sleep 0.02; done";
@@ -135,7 +135,7 @@ fn an_interrupted_worker_finishes_what_runs_and_gives_back_the_rest() {
 }
 
 #[test]
-fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
+fn following_ends_with_ctrl_c_and_loses_no_later_message() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "first"]);
     let mut following = postbox(folder.path())
@@ -156,7 +156,7 @@ fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
 }
 
 #[test]
-fn interrupted_while_it_prints_it_gives_back_what_was_not_printed() {
+fn an_interrupted_receive_releases_unprinted_messages() {
     let folder = tempfile::tempdir().unwrap();
     // More than a pipe holds: it waits for its reader, with messages in its hands.
     let line = |number: u32| format!("{number:0>20000}\n");
@@ -207,7 +207,7 @@ fn an_interrupted_benchmark_deletes_its_mailbox() {
 }
 
 #[test]
-fn a_demo_that_is_ended_leaves_nothing_behind() {
+fn an_interrupted_demo_leaves_no_process_and_no_file() {
     for (name, code) in [("-TERM", Some(130)), ("-INT", Some(130)), ("-KILL", None)] {
         let folder = tempfile::tempdir().unwrap();
         let mut demo = postbox(folder.path())

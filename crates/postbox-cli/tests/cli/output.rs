@@ -138,7 +138,7 @@ fn printing(folder: &Path) -> Vec<Vec<&'static str>> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_cannot_be_written_is_an_error() {
+fn a_failed_write_to_standard_output_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x", "--url", "sqlite://purged.db/jobs"]);
     let full = || File::create("/dev/full").unwrap();
@@ -167,7 +167,7 @@ fn what_cannot_be_written_is_an_error() {
 
 #[cfg(unix)]
 #[test]
-fn a_reader_that_has_gone_is_no_failure() {
+fn a_closed_output_is_a_success() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x", "--url", "sqlite://purged.db/jobs"]);
     for arguments in printing(folder.path()) {

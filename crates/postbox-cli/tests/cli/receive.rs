@@ -51,7 +51,7 @@ fn leases_are_kept_alive_while_the_reader_is_slow() {
 }
 
 #[test]
-fn what_has_expired_is_not_printed() {
+fn messages_whose_leases_expired_are_not_printed() {
     let folder = tempfile::tempdir().unwrap();
     three_messages(folder.path());
     let (child, mut stdout) = receiver(folder.path(), &["--follow", "--max", "3", "--visibility", "1s"]);
@@ -68,7 +68,7 @@ fn what_has_expired_is_not_printed() {
 }
 
 #[test]
-fn requests_are_printed_once_and_go_back() {
+fn requests_are_printed_once_and_released() {
     let folder = tempfile::tempdir().unwrap();
     let request = postbox(folder.path())
         .args(["request", "question", "--timeout", "60s"])
@@ -98,7 +98,7 @@ fn messages_that_are_acknowledged_need_a_lease() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_interrupted_wait_is_told_by_the_exit_status() {
+fn an_interrupted_wait_exits_with_130() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let folder = tempfile::tempdir().unwrap();
         let (mut child, _stdout) = receiver(folder.path(), &["--wait", "600s"]);

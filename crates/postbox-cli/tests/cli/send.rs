@@ -44,7 +44,7 @@ fn lines_of_a_file_are_sent() {
 }
 
 #[test]
-fn a_failure_says_how_many_lines_were_sent() {
+fn a_failure_reports_how_many_lines_were_sent() {
     let folder = tempfile::tempdir().unwrap();
     for (batch, json) in [("1", false), ("2", true), ("100", false)] {
         let url = format!("sqlite://full-{batch}.db/jobs?max_size=3");
@@ -58,7 +58,7 @@ fn a_failure_says_how_many_lines_were_sent() {
 }
 
 #[test]
-fn an_interruption_says_how_many_lines_were_sent() {
+fn an_interruption_reports_how_many_lines_were_sent() {
     let folder = tempfile::tempdir().unwrap();
     let mut sender = sender(folder.path(), &[]);
     let mut lines = sender.stdin.take().unwrap();

@@ -17,7 +17,7 @@ fn open(folder: &Path, file: &str) -> ::postbox::Mailbox<String> {
 }
 
 #[test]
-fn a_mailbox_is_not_moved_onto_itself_however_it_is_written() {
+fn a_mailbox_is_not_moved_onto_itself_with_any_form_of_its_address() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x", "--url", FROM]);
     std::os::unix::fs::symlink("from.db", folder.path().join("link.db")).unwrap();
@@ -49,7 +49,7 @@ fn a_mailbox_is_not_moved_onto_itself_however_it_is_written() {
 }
 
 #[test]
-fn mailboxes_of_two_databases_or_prefixes_are_two() {
+fn mailboxes_in_different_databases_or_prefixes_are_different() {
     let folder = tempfile::tempdir().unwrap();
     let name = format!("two-{}", std::process::id());
     let place = |options: &str| format!("{}/{name}?{options}", postbox_test_servers::shared_redis());
@@ -62,7 +62,7 @@ fn mailboxes_of_two_databases_or_prefixes_are_two() {
 }
 
 #[test]
-fn all_that_a_message_is_goes_along() {
+fn a_move_keeps_ids_bodies_and_metadata() {
     let folder = tempfile::tempdir().unwrap();
     // Of a program in Rust: its content type is JSON.
     let jobs = open(folder.path(), "from.db/jobs");
@@ -81,7 +81,7 @@ fn all_that_a_message_is_goes_along() {
 }
 
 #[test]
-fn a_message_whose_id_is_taken_stays_and_the_others_go() {
+fn a_message_whose_id_is_taken_is_not_moved_and_others_are() {
     let folder = tempfile::tempdir().unwrap();
     let (jobs, archive) = (open(folder.path(), "from.db/jobs"), open(folder.path(), "to.db/archive"));
     let id = |number: u32| format!("0193a5b0-0000-7000-8000-00000000000{number}");
@@ -106,7 +106,7 @@ fn a_message_whose_id_is_taken_stays_and_the_others_go() {
 }
 
 #[test]
-fn what_stays_is_told() {
+fn a_move_reports_messages_that_were_not_moved() {
     let folder = tempfile::tempdir().unwrap();
     let from = ["--url", FROM];
     for options in
@@ -122,7 +122,7 @@ fn what_stays_is_told() {
 }
 
 #[test]
-fn what_was_not_moved_does_not_count_as_delivered() {
+fn messages_that_were_not_moved_do_not_count_as_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let from = format!("{FROM}?max_deliveries=1");
     piped(folder.path(), &["send", "--lines", "--url", &from], "1\n2\n3\n");

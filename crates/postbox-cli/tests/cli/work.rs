@@ -65,7 +65,7 @@ const STUBBORN: &str = r#"
     while :; do sleep 0.05; done"#;
 
 #[test]
-fn a_program_is_ended_after_the_shutdown_limit_and_its_message_goes_back() {
+fn a_program_is_terminated_after_the_shutdown_limit() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x"]);
     let worker = worker(folder.path(), &["--retries", "1", "--shutdown-limit", "100ms"], STUBBORN);
@@ -106,7 +106,7 @@ fn a_lost_lease_ends_the_program() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_gives_its_message_back() {
+fn a_message_is_released_if_its_program_cannot_be_started() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x"]);
     let mut worker = postbox(folder.path())
@@ -154,7 +154,7 @@ fn more_programs_than_the_system_allows_make_no_dead_letters() {
 }
 
 #[test]
-fn a_process_that_keeps_the_pipes_open_holds_nothing_up() {
+fn a_process_that_keeps_the_pipes_open_does_not_delay_the_reply() {
     let folder = tempfile::tempdir().unwrap();
     let mut worker =
         worker(folder.path(), &[], "cat; sleep 1000 <&0 & echo $! > child; while [ ! -e go ]; do sleep 0.02; done");
@@ -172,7 +172,7 @@ fn a_process_that_keeps_the_pipes_open_holds_nothing_up() {
 }
 
 #[test]
-fn a_reply_has_a_limit_and_other_output_has_none() {
+fn replies_have_a_size_limit_and_other_output_has_none() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x"]);
     let worker = worker(folder.path(), &["--concurrency", "2"], "head -c 67108865 /dev/zero");
@@ -185,7 +185,7 @@ fn a_reply_has_a_limit_and_other_output_has_none() {
 }
 
 #[test]
-fn what_a_failed_program_wrote_is_shown() {
+fn standard_error_of_a_failed_program_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let script =
         r#"cat > /dev/null; head -c 100000 /dev/zero | tr '\0' x >&2; printf '\033[31mno such\ntenant\n' >&2; exit 65"#;
