@@ -1,4 +1,4 @@
-//! What the commands do.
+//! Each command in its usual use.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use crate::*;
 fn send_receive_and_stats() {
     let folder = tempfile::tempdir().unwrap();
     let id = ok(folder.path(), &["send", "hello", "--attribute", "tenant=a"]);
-    assert!(folder.path().join("postbox.db").exists(), "the default is a file here");
+    assert!(folder.path().join("postbox.db").exists(), "the default is a file in the current folder");
     let message: serde_json::Value = serde_json::from_str(&ok(folder.path(), &["receive", "--json", "--ack"])).unwrap();
     assert_eq!((message["id"].as_str().unwrap(), message["body"].as_str()), (id.trim(), Some("hello")));
     assert_eq!((message["attributes"]["tenant"].as_str(), message["delivery_count"].as_u64()), (Some("a"), Some(1)));
@@ -85,11 +85,11 @@ fn messages_are_moved_between_all_stores() {
         out(&output)
     };
     piped(folder.path(), &["send", "--lines"], &(0..35).map(|number| format!("{number}\n")).collect::<String>());
-    let places = ["sqlite://postbox.db/default", &redis, &sqs, "sqlite://other.db/archive"];
-    for way in places.windows(2) {
-        assert_eq!(run(&["move", way[0], way[1]]), "35 messages moved\n", "{way:?}");
+    let urls = ["sqlite://postbox.db/default", &redis, &sqs, "sqlite://other.db/archive"];
+    for pair in urls.windows(2) {
+        assert_eq!(run(&["move", pair[0], pair[1]]), "35 messages moved\n", "{pair:?}");
     }
-    let all = run(&["--url", places[3], "receive", "--max", "1000"]);
+    let all = run(&["--url", urls[3], "receive", "--max", "1000"]);
     let mut numbers: Vec<u32> = all.lines().map(|line| line.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..35).collect::<Vec<_>>());
@@ -106,7 +106,7 @@ fn commands_that_store_nothing_create_no_file() {
     }
     let moved = run(folder.path(), &["move", missing[1], "sqlite://to.db/jobs"]);
     assert!(err(&moved).contains("there is no file"), "{}", err(&moved));
-    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing was made");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "no file was created");
 }
 
 #[test]
