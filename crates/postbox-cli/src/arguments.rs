@@ -44,9 +44,9 @@ pub(crate) enum Command {
     Receive(Receive),
     /// Send a request, wait for its reply and print the reply
     Request(Request),
-    /// Run a program for each message, with the body as its standard input and its standard output as the reply
+    /// Run a program for each message
     ///
-    /// Exit status 0 acknowledges the message. 65 or 78 moves it to the dead letters at once. After any other status or a
+    /// The body is the program's standard input, and its standard output is the reply. Exit status 0 acknowledges the message. 65 or 78 moves it to the dead letters at once. After any other status or a
     /// signal the message is retried, up to --retries attempts. If the program cannot be started, the message is released.
     /// After Ctrl-C, running programs have --shutdown-limit to finish, and messages that are not yet handled are released.
     /// A program that exceeds the limit, or whose lease is lost, is terminated with all processes of its process group: by
@@ -66,12 +66,14 @@ pub(crate) enum Command {
     },
     /// Delete all messages except dead letters
     Purge,
-    /// List, redrive or purge dead letters: messages that failed permanently
+    /// List, redrive or purge dead letters
     #[command(subcommand)]
     Dead(Dead),
-    /// List the mailboxes of the store that --url names; a mailbox name in the address is ignored
+    /// List the mailboxes of the store that --url names
     List,
-    /// Move all messages from one mailbox to another, also between stores; an interruption loses no message
+    /// Move all messages from one mailbox to another
+    ///
+    /// The mailboxes can be in different stores. If the command is interrupted, no message is lost.
     ///
     /// Ids, bodies, content types, attributes, reply addresses and times of sending are kept. Groups, deduplication ids,
     /// expiry and delivery counts are not. Delayed, leased and dead messages are not moved, and neither are requests that
@@ -85,7 +87,7 @@ pub(crate) enum Command {
         #[arg(long, value_parser = number::<u64>)]
         max: Option<u64>,
     },
-    /// Demonstrate crash safety: worker processes answer requests, one worker is killed, no request is lost
+    /// Demonstrate that no request is lost when a worker process is killed
     Demo(Demo),
     /// Measure send, receive and acknowledge in the store that --url names
     ///
@@ -134,7 +136,7 @@ pub(crate) struct Send {
     /// Message group: its messages are delivered in order, one at a time
     #[arg(long)]
     pub(crate) group: Option<String>,
-    /// Deduplication id: within the mailbox's deduplication window, a second send with this id stores no message
+    /// Deduplication id; a repeated send with the same id is ignored within the mailbox's deduplication window
     #[arg(long, value_name = "ID", conflicts_with = "lines")]
     pub(crate) deduplication_id: Option<String>,
 }
