@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::aws::call;
-use crate::door::Door;
 use crate::http::{Headers, Message};
+use crate::listener::Listener;
 use crate::supervisor::{eventually, lock};
 
 /// A request that came to an [`HttpProxy`].
@@ -151,7 +151,7 @@ impl fmt::Debug for Fate {
 /// assert_eq!(proxy.count("SendMessage"), 2);
 /// ```
 pub struct HttpProxy {
-    door: Door,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
@@ -221,16 +221,16 @@ impl HttpProxy {
             next_link: 0,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let door = Door::open({
+        let listener = Listener::open({
             let shared = shared.clone();
             move |client| shared.link(client)
         });
-        HttpProxy { door, shared }
+        HttpProxy { listener, shared }
     }
 
     /// Where clients connect.
     pub fn port(&self) -> u16 {
-        self.door.port()
+        self.listener.port()
     }
 
     /// `http://127.0.0.1:` and the port.
@@ -269,13 +269,13 @@ impl HttpProxy {
 
     /// Closes all connections. New ones are accepted.
     pub fn cut(&self) {
-        self.door.catch_up();
+        self.listener.catch_up();
         self.change(|state| state.links.values_mut().for_each(Link::close));
     }
 
     /// Listens no more, so that who connects is refused, until it is told not to. Open connections stay.
     pub fn refuse(&self, refused: bool) {
-        if refused { self.door.refuse() } else { self.door.accept() }
+        if refused { self.listener.refuse() } else { self.listener.accept() }
     }
 
     /// Calls an operation through the proxy, as [`AwsServer::try_call`](crate::AwsServer::try_call) does without.
@@ -327,7 +327,7 @@ impl HttpProxy {
 
 impl Drop for HttpProxy {
     fn drop(&mut self) {
-        self.door.close();
+        self.listener.close();
         self.change(|state| state.links.values_mut().for_each(Link::close));
     }
 }

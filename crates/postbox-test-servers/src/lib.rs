@@ -15,9 +15,9 @@
 mod aws;
 mod certificates;
 mod cluster;
-mod door;
 mod http;
 mod http_proxy;
+mod listener;
 mod proxy;
 mod redis;
 mod resp;

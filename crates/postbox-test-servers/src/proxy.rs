@@ -7,7 +7,7 @@ use std::ops::Add;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::door::Door;
+use crate::listener::Listener;
 use crate::resp::Scanner;
 use crate::supervisor::{eventually, lock};
 
@@ -69,7 +69,7 @@ impl Add for Stats {
 /// A TCP proxy on a free port of the loopback address. It passes on what comes, until it is told otherwise; what it is
 /// told holds for present and future connections. Connections by which replicas follow a server are left alone.
 pub struct Proxy {
-    door: Door,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
@@ -135,16 +135,16 @@ impl Proxy {
             next_link: 0,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let door = Door::open({
+        let listener = Listener::open({
             let shared = shared.clone();
             move |client| shared.link(client)
         });
-        Proxy { door, shared }
+        Proxy { listener, shared }
     }
 
     /// Where clients connect.
     pub fn port(&self) -> u16 {
-        self.door.port()
+        self.listener.port()
     }
 
     /// `redis://`, without a password.
@@ -184,7 +184,7 @@ impl Proxy {
 
     /// Closes all connections. New ones are accepted.
     pub fn cut(&self) {
-        self.door.catch_up();
+        self.listener.catch_up();
         self.change(|state| {
             state.links.values_mut().filter(|link| !link.replication).for_each(Link::close);
         });
@@ -192,12 +192,12 @@ impl Proxy {
 
     /// Listens no more: who connects is refused. Open connections stay.
     pub fn refuse(&self) {
-        self.door.refuse();
+        self.listener.refuse();
     }
 
     /// Ends [`Proxy::refuse`].
     pub fn accept(&self) {
-        self.door.accept();
+        self.listener.accept();
     }
 
     /// Loses one reply: the next request that contains the pattern reaches the server, which acts, but the reply is
@@ -241,7 +241,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.door.close();
+        self.listener.close();
         self.change(|state| state.links.values_mut().for_each(Link::close));
     }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use crate::supervisor::{Port, eventually, lock};
 
 /// A free port of the loopback address, and the thread that takes its connections.
-pub(crate) struct Door {
+pub(crate) struct Listener {
     port: u16,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -24,13 +24,13 @@ struct State {
     refused: bool,
     ended: bool,
     listening: bool,
-    /// The port from which the door connected to itself.
+    /// The port from which the listener connected to itself.
     own: Option<u16>,
 }
 
-impl Door {
+impl Listener {
     /// Hands every connection to `enter`, one after the other.
-    pub(crate) fn open(enter: impl FnMut(TcpStream) + Send + 'static) -> Door {
+    pub(crate) fn open(enter: impl FnMut(TcpStream) + Send + 'static) -> Listener {
         let (port, listener) = loop {
             let port = Port::reserve();
             if let Ok(listener) = TcpListener::bind(("127.0.0.1", port.number)) {
@@ -44,7 +44,7 @@ impl Door {
             let shared = shared.clone();
             move || shared.accept(&port, listener, enter)
         });
-        Door { port: number, shared, thread: Some(thread) }
+        Listener { port: number, shared, thread: Some(thread) }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -70,7 +70,7 @@ impl Door {
         self.wait("a port that is closed", |state| !state.listening);
     }
 
-    /// Ends [`Door::refuse`].
+    /// Ends [`Listener::refuse`].
     pub(crate) fn accept(&self) {
         self.change(|state| state.refused = false);
         self.wait("a port that is open", |state| state.listening);
@@ -93,7 +93,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.close();
     }
