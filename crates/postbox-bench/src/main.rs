@@ -6,7 +6,7 @@ mod allocator;
 mod chart;
 mod core;
 mod memory;
-mod outside;
+mod peer_process;
 mod redis;
 mod report;
 mod sqlite;

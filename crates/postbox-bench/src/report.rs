@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 /// The system that is ours.
-pub(crate) const OURS: &str = "postbox";
+pub(crate) const POSTBOX: &str = "postbox";
 
 /// What to run and how to print it.
 #[derive(Clone)]
@@ -119,12 +119,12 @@ pub(crate) fn measure_with(
         }
     }
     // Limits and what promises less are there to look at.
-    let is_peer = |system: &str| ![OURS, "limit-", "unsynced-"].iter().any(|prefix| system.starts_with(prefix));
+    let is_peer = |system: &str| ![POSTBOX, "limit-", "unsynced-"].iter().any(|prefix| system.starts_with(prefix));
     let best_peer = (0..contenders.len())
         .filter(|&index| is_peer(contenders[index].system))
         .max_by(|&a, &b| median(&rates[a]).total_cmp(&median(&rates[b])));
     for (index, contender) in contenders.iter().enumerate() {
-        let ours = contender.system.starts_with(OURS);
+        let ours = contender.system.starts_with(POSTBOX);
         // The ratio of each round, then the median: noise of a round hits both sides alike.
         let ratio = best_peer
             .filter(|_| ours)

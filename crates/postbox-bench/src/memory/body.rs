@@ -42,9 +42,9 @@ pub(crate) trait Body: Send + 'static {
 pub(crate) type MailboxOf<B> = Mailbox<<B as Body>::Message, (), <B as Body>::Codec>;
 
 /// `N` bytes. Every system copies them once to send them.
-pub(crate) struct Plain<const N: usize>([u8; N]);
+pub(crate) struct RawBody<const N: usize>([u8; N]);
 
-impl<const N: usize> Plain<N> {
+impl<const N: usize> RawBody<N> {
     fn numbered(&mut self, number: u64) -> &[u8; N] {
         self.0[..8].copy_from_slice(&number.to_le_bytes());
         &self.0
@@ -55,12 +55,12 @@ impl<const N: usize> Plain<N> {
     }
 }
 
-impl<const N: usize> Body for Plain<N> {
+impl<const N: usize> Body for RawBody<N> {
     type Message = Bytes;
     type Codec = Raw;
 
     fn new() -> Self {
-        Plain([0xA5; N])
+        RawBody([0xA5; N])
     }
 
     fn name() -> String {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use body::{BATCH, Body, Job, MailboxOf, Order, Plain, Written};
+use body::{BATCH, Body, Job, MailboxOf, Order, RawBody, Written};
 use queue::{Floor, Omniqueue, Postbox, Queue, WAIT, mailbox};
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,13 +23,13 @@ const SUITE: &str = "memory";
 
 /// Runs the whole suite.
 pub(crate) fn run(settings: &Settings) {
-    one_task_cycles::<Plain<64>>(settings, 200_000);
-    one_task_cycles::<Plain<4096>>(settings, 100_000);
+    one_task_cycles::<RawBody<64>>(settings, 200_000);
+    one_task_cycles::<RawBody<4096>>(settings, 100_000);
     one_task_cycles::<Written<Job>>(settings, 100_000);
     one_task_cycles::<Written<Order>>(settings, 4_000);
     for (shape, each) in [("two-threads", 1), ("four-threads", 2)] {
-        shared_cycles::<Plain<64>>(settings, shape, each, 1_000_000);
-        shared_cycles::<Plain<4096>>(settings, shape, each, 250_000);
+        shared_cycles::<RawBody<64>>(settings, shape, each, 1_000_000);
+        shared_cycles::<RawBody<4096>>(settings, shape, each, 250_000);
     }
     requests::run(settings);
     queued_bytes::<Postbox>(settings);
@@ -274,8 +274,8 @@ fn threads<B: Body>(each: usize) -> Contender<'static> {
 }
 
 /// How many bytes a queued message takes, with its body of 64 bytes.
-fn queued_bytes<Q: Queue<Plain<64>>>(settings: &Settings) {
-    type B = Plain<64>;
+fn queued_bytes<Q: Queue<RawBody<64>>>(settings: &Settings) {
+    type B = RawBody<64>;
     let scenario = "queued-bytes/raw/64B";
     if settings.includes(scenario) {
         let runtime = one_thread();

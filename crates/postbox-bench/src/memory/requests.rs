@@ -10,12 +10,12 @@ use bytes::Bytes;
 use omniqueue::backends::{InMemoryConsumer, InMemoryProducer};
 use postbox::{Connection, Mailbox, MemoryBackend, Raw, Reply};
 
-use super::body::{Body, Plain};
+use super::body::{Body, RawBody};
 use super::queue::{Bodies, Floor, Omniqueue, Postbox, Queue, WAIT, finish, omniqueue_pair};
 use super::{SUITE, one_thread, workers};
 use crate::report::{Contender, Settings, measure, print_value};
 
-type B = Plain<64>;
+type B = RawBody<64>;
 
 /// Tells the server to end.
 const STOP: u64 = u64::MAX;

@@ -4,7 +4,7 @@
 //! A cycle is one message sent, received and acknowledged. The bare loop does it in three transactions of its own and knows
 //! no leases that end, no counts, no order of what comes back. What is `unsynced` promises less than the level says.
 
-mod outside;
+mod peers;
 mod processes;
 
 use std::fs::File;
@@ -19,7 +19,7 @@ use postbox::sqlite::rusqlite::{Connection as Sqlite, params};
 use postbox::{Connection, Mailbox, Raw, SqliteBackend};
 use tokio::runtime::{Builder, Runtime};
 
-pub(crate) use self::outside::PEERS;
+pub(crate) use self::peers::PEERS;
 pub(crate) use self::processes::{ROLE, process};
 use crate::report::{Contender, Settings, measure};
 
@@ -51,7 +51,7 @@ pub(crate) fn run(settings: &Settings) {
                 if depth == 0 && (tasks, batch) == (1, 1) {
                     contenders.insert(1, blocking(&folder, synchronous));
                     contenders.extend(yaque(&folder, level));
-                    contenders.extend(outside::peers(settings, &folder, level));
+                    contenders.extend(peers::peers(settings, &folder, level));
                 }
                 if level == "full" {
                     contenders.push(disk(&folder));

@@ -8,7 +8,7 @@ use postbox::sqlite::Synchronous;
 use postbox::{Connection, SqliteBackend};
 
 use super::{Folder, Jobs, SUITE, cycles_of_tasks, runtime};
-use crate::outside::{Outside, answer};
+use crate::peer_process::{PeerProcess, answer};
 use crate::report::{Contender, Settings, measure};
 
 /// The argument that makes this program one of them.
@@ -36,8 +36,9 @@ fn contender(
     tasks_each: usize,
 ) -> Contender<'static> {
     let (program, file) = (std::env::current_exe().expect("this program has a path"), folder.file());
-    let start = |_| Outside::start(Command::new(&program).arg(ROLE).arg(&file).arg(level).arg(tasks_each.to_string()));
-    let mut running: Vec<Outside> = (0..processes).map(start).collect();
+    let start =
+        |_| PeerProcess::start(Command::new(&program).arg(ROLE).arg(&file).arg(level).arg(tasks_each.to_string()));
+    let mut running: Vec<PeerProcess> = (0..processes).map(start).collect();
     Contender::new(system, move |operations| {
         let start = Instant::now();
         running.iter_mut().for_each(|process| process.begin(operations / processes));

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use self::queue::{Batches, Postbox, Sdk, Style, client};
 use self::workload::{FULL, KINDS, Queue, REQUESTS, cycles, runtime};
-use crate::outside::{Outside, build};
+use crate::peer_process::{PeerProcess, build};
 use crate::report::{Contender, Meter, Settings, measure_with};
 
 /// What this process has spent on the processors, in nanoseconds.
@@ -119,7 +119,7 @@ fn contender<Q: Queue>(system: &'static str, queue: Q, tasks: usize, batch: usiz
 }
 
 fn omniqueue(endpoint: &str, url: &str, tasks: usize) -> Contender<'static> {
-    let mut peer = Outside::start(Command::new(build(PEER)).args([endpoint, url]).arg(tasks.to_string()));
+    let mut peer = PeerProcess::start(Command::new(build(PEER)).args([endpoint, url]).arg(tasks.to_string()));
     Contender::new(PEER, move |many| {
         peer.begin(many);
         let answer = peer.answer();

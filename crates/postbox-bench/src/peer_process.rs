@@ -9,13 +9,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// A process that measures.
-pub(crate) struct Outside {
+pub(crate) struct PeerProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Outside {
+impl PeerProcess {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
@@ -26,7 +26,7 @@ impl Outside {
         let mut output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let first = output.next().and_then(Result::ok);
         assert_eq!(first.as_deref(), Some("ready"), "{} did not start", command.get_program().display());
-        Outside { child, input, output }
+        PeerProcess { child, input, output }
     }
 
     pub(crate) fn begin(&mut self, cycles: usize) {
@@ -45,7 +45,7 @@ impl Outside {
     }
 }
 
-impl Drop for Outside {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.wait();

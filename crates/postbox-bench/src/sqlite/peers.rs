@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::Folder;
-use crate::outside::{Outside, build, built, source};
+use crate::peer_process::{PeerProcess, build, built, source};
 use crate::report::{Contender, Settings};
 
 /// The peers that have to be built or installed first; `--peers` asks for them.
@@ -27,7 +27,7 @@ pub(super) fn peers(settings: &Settings, folder: &Folder, level: &str) -> Vec<Co
 }
 
 fn contender(system: &'static str, command: &mut Command) -> Contender<'static> {
-    let mut peer = Outside::start(command);
+    let mut peer = PeerProcess::start(command);
     Contender::new(system, move |cycles| {
         peer.begin(cycles);
         peer.end()
