@@ -1,4 +1,4 @@
-//! Runs each command; the larger ones are in files of their own.
+//! Runs each command. The larger commands have separate files.
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -104,20 +104,20 @@ fn tls_ping(redis: &Redis, host: &str, arguments: &[&std::path::Path]) -> String
 
 #[test]
 fn tls_needs_the_right_certificates() {
-    let (ours, others) = (Certificates::generate(), Certificates::generate());
-    let redis = Redis::builder().tls(&ours).start();
+    let (trusted, others) = (Certificates::generate(), Certificates::generate());
+    let redis = Redis::builder().tls(&trusted).start();
     assert_eq!(redis.url(), format!("rediss://127.0.0.1:{}", redis.port()));
     for host in ["127.0.0.1", "localhost"] {
-        assert_eq!(tls_ping(&redis, host, &[&ours.ca()]), "PONG\n");
+        assert_eq!(tls_ping(&redis, host, &[&trusted.ca()]), "PONG\n");
     }
     assert!(tls_ping(&redis, "127.0.0.1", &[&others.ca()]).contains("certificate verify failed"));
     assert!(Client::connect(redis.port()).unwrap().call(&["PING"]).is_err());
-    let strict = Redis::builder().tls(&ours).client_certificates().start();
-    assert_ne!(tls_ping(&strict, "127.0.0.1", &[&ours.ca()]), "PONG\n");
-    let known = [ours.ca(), ours.client_certificate(), ours.client_key()];
+    let strict = Redis::builder().tls(&trusted).client_certificates().start();
+    assert_ne!(tls_ping(&strict, "127.0.0.1", &[&trusted.ca()]), "PONG\n");
+    let known = [trusted.ca(), trusted.client_certificate(), trusted.client_key()];
     assert_eq!(tls_ping(&strict, "127.0.0.1", &known.each_ref().map(|path| path.as_path())), "PONG\n");
     // The certificate files exist until the server is dropped.
-    drop(ours);
+    drop(trusted);
     strict.restart();
 }
 
