@@ -15,7 +15,7 @@ mod worker;
 
 /// Runs something that only waits: a loop that looks again and again would use all of a processor's time meanwhile. By the
 /// time of the whole process, so each such test needs a process of its own.
-fn uses_no_processor_time(wait: impl FnOnce()) {
+fn assert_uses_no_processor_time(wait: impl FnOnce()) {
     let used = || {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();

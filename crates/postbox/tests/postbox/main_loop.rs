@@ -67,7 +67,7 @@ fn an_error_and_a_panic_are_results_and_the_request_is_finished() {
 }
 
 #[test]
-fn a_result_that_cannot_be_sent_is_tried_again_after_a_minute_more_each_time() {
+fn a_result_that_cannot_be_sent_is_retried_with_growing_delays() {
     let resolver = FakeMailboxResolver::new().fail_on("nowhere");
     let requests: Requests = FakeMailbox::with(|options| options.resolver(resolver));
     requests.send(&MainLoopRequest::new(0)).reply_to("nowhere").blocking().unwrap();
@@ -83,7 +83,7 @@ fn a_result_that_cannot_be_sent_is_tried_again_after_a_minute_more_each_time() {
 }
 
 #[test]
-fn a_full_responses_mailbox_has_the_request_tried_again() {
+fn a_full_responses_mailbox_causes_a_retry_of_the_request() {
     let requests = Requests::new();
     let responses: FakeMailbox<MainLoopResult<u32>> = FakeMailbox::with(|options| options.max_size(1));
     responses.send(&MainLoopResult::success(Uuid::nil(), 0)).blocking().unwrap();

@@ -104,7 +104,7 @@ fn the_cache_keeps_what_its_policy_says() {
 }
 
 #[test]
-fn eviction_closes_nobody_elses_mailbox() {
+fn eviction_does_not_close_mailboxes_in_use() {
     let resolver = CompositeResolver::new().factory(memory());
     let mailbox = numbers(&resolver, "client-7");
     assert!(resolver.evict("client-7") && !resolver.evict("client-7"));
@@ -153,7 +153,7 @@ fn a_reply_mailbox_is_unavailable_for_a_reason() {
 }
 
 #[test]
-fn by_default_names_lead_to_the_same_backend_and_uris_nowhere() {
+fn by_default_names_resolve_to_the_same_backend_and_uris_do_not_resolve() {
     let connection = memory();
     let requests: Mailbox<u32> = connection.mailbox("requests").unwrap();
     requests.send(&1).reply_to("responses").blocking().unwrap();
@@ -179,7 +179,7 @@ fn a_uri_factory_follows_only_what_is_allowed() {
 }
 
 #[test]
-fn a_uri_that_is_not_understood_says_what_is() {
+fn an_unknown_uri_is_an_error_that_lists_the_known_ones() {
     let open = |uri: &str| postbox::open::<u32, (), Json>(uri).blocking().unwrap_err().to_string();
     assert!(open("gopher://old/box").contains("memory://name"), "{}", open("gopher://old/box"));
     assert!(open("just-a-name").contains("not a URI"));
@@ -328,7 +328,7 @@ fn resolution_is_async_too() {
 }
 
 #[test]
-fn an_allow_list_is_not_fooled() {
+fn an_allow_list_compares_normalised_addresses() {
     let factory = UriMailboxFactory::new().allow("memory://replies-").allow("redis://cache.internal/replies-");
     for refused in [
         "memory://replies-7?max_size=1",
@@ -344,7 +344,7 @@ fn an_allow_list_is_not_fooled() {
 /// An address leaves no allowed folder, however it is written, and creates nothing.
 #[cfg(feature = "sqlite")]
 #[test]
-fn an_allow_list_is_not_left() {
+fn no_address_escapes_the_allowed_folders() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     std::fs::create_dir_all(folder.path().join("replies/inner")).unwrap();
@@ -468,7 +468,7 @@ fn an_address_that_fails_creates_nothing() {
 }
 
 #[test]
-fn closing_what_was_resolved_closes_nobody_elses() {
+fn closing_a_resolved_mailbox_closes_no_other_handle() {
     let responses: Mailbox<u32> = memory().mailbox("responses").unwrap();
     let resolver =
         CompositeResolver::new().registry(RegistryResolver::new().with("known", &responses)).factory(memory());

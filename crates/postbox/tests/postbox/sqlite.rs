@@ -27,7 +27,7 @@ fn open_apart<T: 'static, R: 'static>(path: &Path, name: &str) -> Mailbox<T, R> 
 }
 
 #[test]
-fn what_was_sent_is_there_after_a_restart() {
+fn messages_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mailbox: Mailbox<u32, u32> = open(&path, "jobs");
@@ -59,7 +59,7 @@ fn a_stored_message_with_a_million_headers_is_not_decoded() {
 }
 
 #[test]
-fn while_everybody_waits_no_thread_stays_awake() {
+fn waiting_uses_no_processor_time() {
     let folder = tempfile::tempdir().unwrap();
     let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -70,7 +70,7 @@ fn while_everybody_waits_no_thread_stays_awake() {
             mailbox.receive().await.unwrap()[0].acknowledge().await.unwrap();
         }
     });
-    crate::uses_no_processor_time(|| {
+    crate::assert_uses_no_processor_time(|| {
         let waited = runtime.block_on(async { mailbox.receive().wait_time(Duration::from_secs(1)).await });
         assert!(waited.unwrap().is_empty());
     });
@@ -100,7 +100,7 @@ fn connections_of_one_file_share_leases_and_wake_each_other() {
 }
 
 #[test]
-fn what_one_connection_does_another_knows_at_once() {
+fn changes_of_one_connection_are_visible_to_another_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let (one, two): (Mailbox<u32>, Mailbox<u32>) = (open(&path, "jobs"), open_apart(&path, "jobs"));
@@ -134,7 +134,7 @@ fn what_one_connection_does_another_knows_at_once() {
 }
 
 #[test]
-fn a_file_that_waits_for_a_lock_keeps_no_other_one_from_being_opened() {
+fn a_file_that_waits_for_a_lock_does_not_block_opening_another() {
     let folder = tempfile::tempdir().unwrap();
     let (locked, free) = (folder.path().join("a.db"), folder.path().join("b.db"));
     let holder = rusqlite::Connection::open(&locked).unwrap();
@@ -158,7 +158,7 @@ fn a_file_that_waits_for_a_lock_keeps_no_other_one_from_being_opened() {
 }
 
 #[test]
-fn a_file_that_was_deleted_is_made_anew() {
+fn a_deleted_file_is_created_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let old: Mailbox<u32> = open(&path, "jobs");
@@ -173,7 +173,7 @@ fn a_file_that_was_deleted_is_made_anew() {
 }
 
 #[test]
-fn a_lock_that_another_holds_is_waited_for() {
+fn an_operation_waits_for_a_lock_of_another_connection() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mailbox: Mailbox<u32> = open(&path, "jobs");
@@ -214,7 +214,7 @@ fn concurrent_sends_share_transactions_and_none_is_lost() {
 }
 
 #[test]
-fn a_file_that_is_not_ours_is_refused_and_not_touched() {
+fn a_file_of_another_program_is_refused_and_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |path: &Path| {
         let error = postbox::open::<u32, (), Json>(format!("sqlite://{}/jobs", path.display())).blocking().unwrap_err();
@@ -249,7 +249,7 @@ fn a_file_that_is_not_ours_is_refused_and_not_touched() {
 }
 
 #[test]
-fn a_file_of_an_older_version_is_brought_up_to_date() {
+fn a_file_of_an_older_version_is_migrated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let jobs: Mailbox<u32> = open(&path, "jobs");
@@ -274,7 +274,7 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
 }
 
 #[test]
-fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
+fn an_idle_mailbox_is_removed_with_its_messages() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let connection = postbox::connect(format!("sqlite://{}/", path.display())).blocking().unwrap();
@@ -305,7 +305,7 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
 }
 
 #[test]
-fn a_mailbox_that_went_takes_nothing_of_a_later_one_with_it() {
+fn removing_a_mailbox_does_not_affect_a_later_one() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/", folder.path().join("a.db").display());
     let connection = postbox::connect(url).blocking().unwrap();
@@ -323,7 +323,7 @@ fn a_mailbox_that_went_takes_nothing_of_a_later_one_with_it() {
 }
 
 #[test]
-fn a_damaged_file_says_so() {
+fn a_damaged_file_is_an_error_that_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mailbox: Mailbox<String> = open(&path, "jobs");
@@ -351,7 +351,7 @@ fn a_damaged_file_says_so() {
 }
 
 #[test]
-fn a_transaction_of_ones_own_sends_or_does_not() {
+fn a_send_within_a_users_transaction_is_committed_or_rolled_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shop.db");
     let jobs: Mailbox<u32> = open(&path, "jobs");
@@ -383,7 +383,7 @@ fn a_transaction_of_ones_own_sends_or_does_not() {
 fn child_of_this_test() {
     let Ok(role) = std::env::var("POSTBOX_TEST_ROLE") else { return };
     if role == "opener" {
-        return open_at_the_same_moment();
+        return open_at_the_same_time();
     }
     let path = std::env::var("POSTBOX_TEST_FILE").unwrap();
     let mailbox: Mailbox<u64> = open(Path::new(&path), "jobs");
@@ -424,7 +424,7 @@ fn child(role: &str, path: &Path) -> Child {
 }
 
 /// Reads moments and paths, opens each path at its moment, sends a message, and says what came of it.
-fn open_at_the_same_moment() {
+fn open_at_the_same_time() {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (moment, path) = line.split_once(' ').unwrap();
         let moment = UNIX_EPOCH + Duration::from_nanos(moment.parse().unwrap());
@@ -438,7 +438,7 @@ fn open_at_the_same_moment() {
 }
 
 #[test]
-fn processes_may_make_a_file_at_the_same_moment() {
+fn processes_may_create_a_file_at_the_same_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut openers: Vec<Child> = (0..4).map(|_| child("opener", Path::new(""))).collect();
     let mut outcomes: Vec<_> = openers

@@ -127,7 +127,7 @@ fn a_handler_runs_in_a_span_with_its_trace() {
 }
 
 #[test]
-fn a_trace_context_is_what_w3c_says() {
+fn a_trace_context_follows_the_w3c_specification() {
     let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     assert_eq!(text.parse::<TraceContext>().unwrap().to_string(), text);
     assert!("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more".parse::<TraceContext>().is_ok());
@@ -147,7 +147,7 @@ fn a_trace_context_is_what_w3c_says() {
 }
 
 #[test]
-fn a_message_with_a_broken_trace_is_handled_all_the_same() {
+fn a_message_with_an_invalid_trace_is_handled() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&1).attribute(TRACEPARENT, "nonsense").blocking().unwrap();
     let worker = Worker::new(&mailbox, |number: u32, _| async move { Ok::<_, String>(number) });

@@ -39,7 +39,7 @@ fn bodies(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
 }
 
 #[test]
-fn an_act_waits_for_another_no_longer_than_the_lease() {
+fn a_settle_waits_for_another_no_longer_than_its_lease() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -125,7 +125,7 @@ fn interceptors_of_the_users_client_see_every_request() {
 }
 
 #[test]
-fn what_a_dropped_caller_began_is_done_all_the_same() {
+fn operations_of_dropped_callers_are_completed() {
     let place = Place::moto();
     let jobs = place.jobs();
     for fate in [|| Fate::Stall, || Fate::StallReply] {
@@ -148,7 +148,7 @@ fn what_a_dropped_caller_began_is_done_all_the_same() {
 
 /// The messages of a dropped receive go to another receiver, or back if there is none.
 #[test]
-fn a_receive_that_is_dropped_strands_nothing() {
+fn a_dropped_receive_loses_no_message() {
     for has_other in [true, false] {
         let place = Place::moto();
         let jobs = place.jobs();
@@ -201,7 +201,7 @@ impl Wake for Told {
 }
 
 #[test]
-fn a_runtime_that_ends_takes_nothing_with_it() {
+fn the_end_of_a_callers_runtime_loses_no_operation() {
     let place = Place::moto();
     let jobs = place.jobs();
     for fate in [|| Fate::Stall, || Fate::StallReply] {

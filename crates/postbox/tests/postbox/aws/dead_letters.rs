@@ -24,7 +24,7 @@ fn one_group(_: u64) -> String {
 }
 
 #[test]
-fn the_policy_of_the_queue_moves_what_nobody_finishes() {
+fn the_redrive_policy_moves_unfinished_messages() {
     for server in [moto(), ministack()] {
         for suffix in ["", ".fifo"] {
             let place = Place::new(server.clone(), suffix);
@@ -50,7 +50,7 @@ fn the_policy_of_the_queue_moves_what_nobody_finishes() {
 }
 
 #[test]
-fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
+fn a_dead_letter_that_cannot_be_removed_from_its_queue_is_in_both_queues() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(moto(), suffix);
         let jobs = place.jobs();
@@ -69,7 +69,7 @@ fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
 
 /// SQS remembers for five minutes what was sent, also if it was received since.
 #[test]
-fn a_letter_that_was_back_can_be_buried_again() {
+fn a_redriven_message_can_be_dead_lettered_again() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(ministack(), suffix);
         let jobs = place.jobs();
@@ -86,7 +86,7 @@ fn a_letter_that_was_back_can_be_buried_again() {
 
 /// It counts from when a message was first sent.
 #[test]
-fn letters_are_kept_as_long_as_sqs_keeps_anything() {
+fn dead_letters_are_kept_for_the_maximum_retention_period() {
     let by_hand = Place::moto();
     dead(&by_hand.jobs(), 1, one_group);
     let by_policy = Place::moto();
@@ -130,7 +130,7 @@ fn bodies_of_letters(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
 }
 
 #[test]
-fn letters_of_other_queues_are_left_alone() {
+fn dead_letters_of_other_queues_are_not_touched() {
     let (_place, [a, b]) = two_with_one_place_for_letters();
     assert_eq!((bodies_of_letters(&a), bodies_of_letters(&b)), (vec![1, 2], vec![1, 2]));
     assert_eq!(a.dead_letters().redrive(100).blocking().unwrap(), 2);
@@ -143,7 +143,7 @@ fn letters_of_other_queues_are_left_alone() {
 }
 
 #[test]
-fn sqs_moves_all_by_itself_only_if_all_are_of_this_queue() {
+fn the_move_task_of_sqs_is_used_only_if_all_dead_letters_are_of_this_queue() {
     for suffixes in [vec!["-a"], vec!["-a", "-b"], vec!["-b"]] {
         let (place, [a, _]) = two_with_one_place_for_letters();
         let is_own = suffixes == ["-a"];
@@ -164,7 +164,7 @@ fn sqs_moves_all_by_itself_only_if_all_are_of_this_queue() {
 
 /// They come back while it lasts, if there are many.
 #[test]
-fn a_search_for_a_letter_ends_though_letters_come_back() {
+fn a_search_for_a_missing_dead_letter_ends() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 1, one_group);
@@ -182,7 +182,7 @@ fn a_search_for_a_letter_ends_though_letters_come_back() {
 }
 
 #[test]
-fn a_policy_that_names_no_queue_is_said_to() {
+fn a_policy_without_an_existing_queue_is_an_error() {
     let place = Place::moto();
     let policy = json!({ "deadLetterTargetArn": "arn:aws:sqs:eu-west-1:123456789012:nowhere", "maxReceiveCount": 1 });
     let jobs = place.jobs();
@@ -228,14 +228,14 @@ fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
 }
 
 #[test]
-fn sqs_moves_all_letters_by_itself_where_it_can() {
+fn a_redrive_uses_the_move_task_of_sqs() {
     let (place, jobs) = with_moves(&[("RUNNING", 0), ("RUNNING", 3), ("COMPLETED", 5)]);
     assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 5);
     assert_eq!((place.proxy.count("StartMessageMoveTask"), place.proxy.count("ListMessageMoveTasks")), (1, 3));
 }
 
 #[test]
-fn a_move_that_sqs_gives_up_is_an_error() {
+fn a_failed_move_task_is_an_error() {
     let (_place, jobs) = with_moves(&[("RUNNING", 0), ("FAILED", 1)]);
     let error = jobs.dead_letters().redrive(10).blocking().unwrap_err();
     let text = shown(&error);
@@ -244,7 +244,7 @@ fn a_move_that_sqs_gives_up_is_an_error() {
 
 /// SQS hands out ten at a time, and of a group no more while those are out.
 #[test]
-fn any_number_of_letters_comes_back_in_order() {
+fn any_number_of_dead_letters_is_redriven_in_order() {
     for server in [moto(), ministack()] {
         for suffix in ["", ".fifo"] {
             let place = Place::new(server.clone(), suffix);
@@ -269,7 +269,7 @@ fn any_number_of_letters_comes_back_in_order() {
 }
 
 #[test]
-fn listing_shows_all_letters_and_puts_them_back() {
+fn listing_shows_all_dead_letters_and_releases_them() {
     for (server, suffix) in [(moto(), ""), (ministack(), ".fifo")] {
         let place = Place::new(server, suffix);
         let jobs = place.jobs();
@@ -294,7 +294,7 @@ fn listing_shows_all_letters_and_puts_them_back() {
 }
 
 #[test]
-fn letters_that_cannot_be_moved_stay() {
+fn dead_letters_that_cannot_be_moved_stay() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 3, one_group);
@@ -306,7 +306,7 @@ fn letters_that_cannot_be_moved_stay() {
 
 /// What is written on a letter counts too.
 #[test]
-fn a_letter_is_no_larger_than_sqs_takes() {
+fn a_dead_letter_does_not_exceed_the_size_limit() {
     let place = Place::moto();
     let connection = Connection::new(place.builder().create_missing(true).build());
     let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&place.name).unwrap();
@@ -327,7 +327,7 @@ fn a_letter_is_no_larger_than_sqs_takes() {
 }
 
 #[test]
-fn without_a_queue_for_letters_it_is_said_how_to_have_one() {
+fn a_missing_dead_letter_queue_is_an_error_that_says_how_to_add_one() {
     let place = Place::moto();
     let jobs = place.mailbox(place.builder());
     jobs.create().blocking().unwrap();
@@ -341,7 +341,7 @@ fn without_a_queue_for_letters_it_is_said_how_to_have_one() {
 }
 
 #[test]
-fn a_queue_of_letters_that_somebody_removed_is_not_missed() {
+fn a_removed_dead_letter_queue_is_created_again() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 1, one_group);
@@ -353,7 +353,7 @@ fn a_queue_of_letters_that_somebody_removed_is_not_missed() {
 }
 
 #[test]
-fn a_second_purge_of_letters_names_their_queue() {
+fn a_second_purge_of_dead_letters_names_their_queue() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 1, one_group);

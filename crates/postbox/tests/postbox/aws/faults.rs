@@ -276,20 +276,20 @@ fn a_lost_reply_of_any_verb_has_one_effect_on_a_fifo_queue() {
 }
 
 #[test]
-fn a_lost_request_of_any_verb_is_asked_again() {
+fn a_lost_request_of_any_verb_is_repeated() {
     assert_unnoticed("", || Fate::DropRequest);
     assert_unnoticed(".fifo", || Fate::DropRequest);
 }
 
 #[test]
-fn failures_and_throttling_that_pass_are_not_noticed() {
+fn transient_failures_and_throttling_are_retried() {
     for fate in [Fate::internal, Fate::unavailable, Fate::throttled] {
         assert_unnoticed("", fate);
     }
 }
 
 #[test]
-fn what_keeps_failing_is_a_transient_error_and_loses_nothing() {
+fn retries_end_with_a_transient_error_and_lose_nothing() {
     for fate in [Fate::internal, Fate::unavailable, Fate::throttled, || Fate::DropRequest] {
         each_verb("", |verb, stage| {
             stage.place.first(usize::MAX, verb.operation, fate);
@@ -305,7 +305,7 @@ fn what_keeps_failing_is_a_transient_error_and_loses_nothing() {
 }
 
 #[test]
-fn nonsense_for_a_reply_is_an_error_and_no_panic() {
+fn an_invalid_reply_is_an_error_and_no_panic() {
     let nonsense: [fn() -> Fate; 6] = [
         || answer(200, "<html>It works!</html>"),
         || answer(200, "{\"Successful\":[{\"Id\":\"0\""),
@@ -327,7 +327,7 @@ fn nonsense_for_a_reply_is_an_error_and_no_panic() {
 
 /// A standard queue on the server that says "expired" to the second deletion: the message is gone, and nobody hears a lie.
 #[test]
-fn a_lost_reply_to_a_deletion_leaves_nothing_behind_on_either_server() {
+fn a_lost_reply_to_a_deletion_leaves_no_message_on_either_server() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         let jobs = place.jobs();
@@ -343,7 +343,7 @@ fn a_lost_reply_to_a_deletion_leaves_nothing_behind_on_either_server() {
 }
 
 #[test]
-fn operations_and_waits_go_on_after_a_cut() {
+fn operations_and_waits_continue_after_a_cut() {
     let place = Place::moto();
     let jobs = place.jobs();
     // Nobody told the server: it goes on with the poll, and what that takes comes when its lease ends.
@@ -370,7 +370,7 @@ fn operations_and_waits_go_on_after_a_cut() {
 }
 
 #[test]
-fn a_server_that_is_killed_is_waited_for_and_used_when_it_is_back() {
+fn operations_wait_for_a_killed_server_and_succeed_after_its_restart() {
     let server = Moto::start();
     let place = Place::new(server.endpoint(), "");
     let jobs = place.jobs();
@@ -404,7 +404,7 @@ fn a_server_that_is_killed_is_waited_for_and_used_when_it_is_back() {
 
 /// An attempt ends after ten seconds, and the next one is made.
 #[test]
-fn a_reply_that_does_not_come_is_asked_for_again() {
+fn a_request_without_a_reply_is_repeated() {
     let place = Place::new(moto(), ".fifo");
     let jobs = place.mailbox(super::backend(&place.proxy.endpoint()).create_missing(true));
     jobs.send(&1).blocking().unwrap();
@@ -427,7 +427,7 @@ fn a_reply_that_does_not_come_is_asked_for_again() {
 
 /// What a refusal says may repeat the request, with the token of a session in it.
 #[test]
-fn credentials_that_are_not_accepted_are_an_error_for_good_that_does_not_show_them() {
+fn rejected_credentials_are_a_permanent_error_without_secrets() {
     let place = Place::moto();
     let jobs = place.jobs();
     for code in ["SignatureDoesNotMatch", "InvalidClientTokenId", "ExpiredToken"] {
@@ -454,7 +454,7 @@ fn credentials_that_are_not_accepted_are_an_error_for_good_that_does_not_show_th
 
 /// The codes of the older protocol, which SQS repeats in a header, have words before them.
 #[test]
-fn refusals_that_pass_are_known_by_either_code() {
+fn transient_refusals_are_known_by_either_error_code() {
     let place = Place::moto();
     let jobs = place.absent();
     let cases = [

@@ -91,7 +91,7 @@ fn a_group_is_with_one_receiver_at_a_time() {
 }
 
 #[test]
-fn what_comes_together_goes_to_one_who_takes_it_all() {
+fn messages_of_one_response_go_to_a_receiver_that_takes_them_all() {
     let place = fifo(moto());
     let jobs = place.jobs();
     let receive = |max| begin(jobs.receive().max_messages(max).visibility_timeout(HOURS).wait_time(LONG));
@@ -113,7 +113,7 @@ fn what_comes_together_goes_to_one_who_takes_it_all() {
 }
 
 #[test]
-fn a_repetition_has_the_id_of_the_first_also_if_a_reply_was_lost() {
+fn a_duplicate_has_the_id_of_the_first_send_after_a_lost_reply() {
     let place = fifo(ministack());
     let jobs = place.jobs();
     let send = || jobs.send(&1).deduplication_id("once").blocking().unwrap();
@@ -163,7 +163,7 @@ fn equal_requests_are_two_on_a_queue_that_deduplicates_by_content() {
 
 /// A message that fails, while one behind it in its group is stored, would come after that if it were sent again.
 #[test]
-fn what_was_overtaken_in_its_group_is_not_sent_again() {
+fn a_message_overtaken_in_its_group_is_not_sent_again() {
     let place = fifo(moto());
     let jobs = place.jobs();
     let sends = Arc::new(Mutex::new(Vec::new()));

@@ -1,12 +1,12 @@
 //! SQS and DynamoDB, on servers that speak their protocol, and with faults in between.
 
+mod addresses;
+mod batching;
 mod callers;
 mod dead_letters;
 mod faults;
 mod fifo;
-mod gathering;
 mod load;
-mod places;
 mod receipts;
 mod replies;
 mod waiting;

@@ -20,7 +20,7 @@ fn pass(seconds: u64) {
 }
 
 #[test]
-fn after_the_deadline_nothing_is_asked_of_the_server() {
+fn a_settle_after_the_deadline_sends_no_request() {
     let place = Place::moto();
     let jobs = place.mailbox(place.builder().create_missing(true).replies(Arc::new(MemoryReplyStore::new())));
     jobs.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
@@ -59,7 +59,7 @@ fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
 
 /// What is asked for again is asked for no longer than the lease lasts, and what is done too late does not bring it back.
 #[test]
-fn an_act_whose_answer_is_late_has_no_lease_any_more() {
+fn a_settle_whose_response_is_late_has_no_lease() {
     type Act = fn(&Message<u64, u64>) -> Result<(), Error>;
     let acts: [(&str, Act); 2] = [
         ("ChangeMessageVisibility", |message| message.extend_visibility(HOURS / 2).blocking()),
@@ -81,7 +81,7 @@ fn an_act_whose_answer_is_late_has_no_lease_any_more() {
 
 /// Of acts that share a request, only those are over whose leases are.
 #[test]
-fn an_answer_that_is_late_for_one_is_asked_for_again_for_the_others() {
+fn a_late_response_is_requested_again_for_leases_that_still_hold() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&[1, 2]).blocking().unwrap();
@@ -95,7 +95,7 @@ fn an_answer_that_is_late_for_one_is_asked_for_again_for_the_others() {
 
 /// What was done in time stays so, however long the others of its request take.
 #[test]
-fn an_act_that_was_done_in_time_does_not_wait_for_the_others_to_be_so() {
+fn a_settle_that_was_done_in_time_does_not_wait_for_others() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&[1, 2]).blocking().unwrap();
@@ -120,7 +120,7 @@ fn an_act_that_was_done_in_time_does_not_wait_for_the_others_to_be_so() {
 }
 
 #[test]
-fn a_lease_is_no_longer_than_sqs_allows_in_all() {
+fn a_lease_is_limited_to_the_total_that_sqs_allows() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -152,7 +152,7 @@ fn a_receipt_is_good_once() {
 }
 
 #[test]
-fn of_two_acts_at_once_one_succeeds() {
+fn of_two_concurrent_settles_one_succeeds() {
     let place = Place::moto();
     let jobs = place.jobs();
     for _ in 0..3 {
@@ -172,7 +172,7 @@ fn of_two_acts_at_once_one_succeeds() {
 }
 
 #[test]
-fn an_act_that_failed_leaves_the_receipt_to_the_next() {
+fn after_a_failed_settle_the_receipt_is_valid() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -186,7 +186,7 @@ fn an_act_that_failed_leaves_the_receipt_to_the_next() {
 }
 
 #[test]
-fn an_extension_by_less_than_is_left_asks_for_nothing() {
+fn an_extension_shorter_than_the_lease_sends_no_request() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -216,7 +216,7 @@ fn an_extension_lasts_as_long_as_it_says() {
 
 /// What stands in line behind another request may be late when its turn comes. SQS would say yes.
 #[test]
-fn an_act_whose_lease_ends_before_its_turn_is_refused() {
+fn a_settle_whose_lease_ends_in_the_queue_is_refused() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&[1, 2, 3]).blocking().unwrap();
@@ -236,7 +236,7 @@ fn an_act_whose_lease_ends_before_its_turn_is_refused() {
 }
 
 #[test]
-fn refusals_of_sqs_are_what_they_mean() {
+fn refusals_of_sqs_are_mapped_to_errors() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || {

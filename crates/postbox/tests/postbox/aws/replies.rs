@@ -96,7 +96,7 @@ fn a_lost_reply_of_any_transition_has_one_effect() {
 }
 
 #[test]
-fn failures_and_throttling_that_pass_are_not_noticed() {
+fn transient_failures_and_throttling_are_retried() {
     let table = Table::new(dynamodb());
     for fate in [Fate::table_throttled, Fate::internal, Fate::unavailable, || Fate::DropRequest] {
         assert_one_effect(&table, fate);
@@ -104,7 +104,7 @@ fn failures_and_throttling_that_pass_are_not_noticed() {
 }
 
 #[test]
-fn what_keeps_failing_is_a_transient_error_that_names_the_table() {
+fn retries_end_with_a_transient_error_that_names_the_table() {
     let table = Table::new(dynamodb());
     let id = table.resolved();
     let named = format!("dynamodb://{REGION}/{}", table.place.name);
@@ -132,7 +132,7 @@ fn what_keeps_failing_is_a_transient_error_that_names_the_table() {
 
 /// It was done, and the answer was lost: the second request has it.
 #[test]
-fn an_answer_is_not_lost_with_all_replies_to_its_taking() {
+fn a_reply_is_not_lost_if_all_responses_to_its_consumption_are() {
     for server in [dynamodb(), moto(), ministack()] {
         let table = Table::new(server);
         let id = table.resolved();
@@ -148,7 +148,7 @@ fn an_answer_is_not_lost_with_all_replies_to_its_taking() {
 }
 
 #[test]
-fn entries_go_by_themselves_and_expired_ones_are_found_by_the_index() {
+fn entries_are_removed_by_ttl_and_expired_ones_are_found_by_the_index() {
     for server in [dynamodb(), moto(), ministack()] {
         let table = Table::new(server);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -181,7 +181,7 @@ fn entries_go_by_themselves_and_expired_ones_are_found_by_the_index() {
 }
 
 #[test]
-fn nonsense_for_a_reply_is_an_error_and_no_panic() {
+fn an_invalid_reply_is_an_error_and_no_panic() {
     let table = Table::new(dynamodb());
     let id = table.resolved();
     for nonsense in ["", "[1]", "<html/>", "{\"Item\":7}", "{\"Item\":{\"id\":{\"Q\":\"1\"}},\"Responses\":[]}"] {
@@ -200,7 +200,7 @@ fn nonsense_for_a_reply_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn thousands_who_wait_share_their_looks() {
+fn thousands_of_waits_share_requests() {
     let table = Table::new(dynamodb());
     let ids: Vec<_> = (0..100).map(|_| table.pending()).collect();
     let start = Instant::now();
@@ -224,7 +224,7 @@ fn thousands_who_wait_share_their_looks() {
 }
 
 #[test]
-fn a_wait_looks_again_for_what_dynamodb_had_no_time_for() {
+fn a_wait_repeats_unprocessed_keys() {
     let table = Table::new(dynamodb());
     let id = table.pending();
     table.place.proxy.on(|request| {
@@ -242,7 +242,7 @@ fn a_wait_looks_again_for_what_dynamodb_had_no_time_for() {
 }
 
 #[test]
-fn nobody_looks_when_nobody_waits() {
+fn no_requests_are_sent_without_waiters() {
     let table = Table::new(dynamodb());
     let id = table.pending();
     for round in 0..2 {
@@ -264,7 +264,7 @@ fn nobody_looks_when_nobody_waits() {
 }
 
 #[test]
-fn a_missing_table_is_named_and_can_be_made() {
+fn a_missing_table_is_named_and_can_be_created() {
     let place = Place::new(dynamodb(), "");
     let store = store(&place.proxy.endpoint(), &place.name);
     for error in [
@@ -286,7 +286,7 @@ fn a_missing_table_is_named_and_can_be_made() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_is_named_and_another_one_can_be_given() {
+fn an_answer_that_is_too_large_is_an_error_and_can_be_replaced() {
     let table = Table::new(dynamodb());
     // The queue on another server, the replies at this one.
     let queue = Place::moto();

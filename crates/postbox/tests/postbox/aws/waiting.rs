@@ -7,7 +7,7 @@ use postbox_test_servers::Fate;
 use super::{HOURS, LONG, Place, assert_passing, begin, end, json, refusal};
 
 #[test]
-fn thousands_wait_on_one_long_poll() {
+fn thousands_of_waits_share_long_polls() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.proxy.reset_counts();
@@ -34,7 +34,7 @@ fn thousands_wait_on_one_long_poll() {
 
 /// Each receiver has a poll and an error of its own.
 #[test]
-fn without_gathering_each_who_waits_hears_that_his_poll_failed() {
+fn without_batching_each_waiter_gets_the_error_of_its_poll() {
     let place = Place::moto();
     place.jobs();
     let jobs = place.mailbox(place.builder().gather(false));
@@ -73,7 +73,7 @@ fn assert_given_back(place: &Place, leave: impl FnOnce()) {
 }
 
 #[test]
-fn a_wait_that_is_dropped_strands_nothing() {
+fn a_dropped_wait_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
     let waiting = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
@@ -81,7 +81,7 @@ fn a_wait_that_is_dropped_strands_nothing() {
 }
 
 #[test]
-fn a_wait_whose_time_is_over_strands_nothing() {
+fn a_wait_that_times_out_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
     // The poll for them lasts as long as the longest.
@@ -92,7 +92,7 @@ fn a_wait_whose_time_is_over_strands_nothing() {
 }
 
 #[test]
-fn a_mailbox_that_is_closed_strands_nothing() {
+fn a_closed_mailbox_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
     let waiting = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
@@ -103,7 +103,7 @@ fn a_mailbox_that_is_closed_strands_nothing() {
 }
 
 #[test]
-fn a_receive_that_does_not_wait_and_is_dropped_strands_nothing() {
+fn a_dropped_receive_without_a_wait_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&7).blocking().unwrap();
@@ -118,7 +118,7 @@ fn a_receive_that_does_not_wait_and_is_dropped_strands_nothing() {
 }
 
 #[test]
-fn each_visibility_has_a_poll_of_its_own() {
+fn each_visibility_has_a_separate_poll() {
     let place = Place::moto();
     let jobs = place.jobs();
     let (sender, asked) = std::sync::mpsc::channel();
@@ -142,7 +142,7 @@ fn each_visibility_has_a_poll_of_its_own() {
 }
 
 #[test]
-fn a_poll_that_fails_is_the_error_of_all_who_wait_and_the_next_one_works() {
+fn a_failed_poll_is_the_error_of_all_waiters_and_the_next_one_works() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || Fate::Stall);
@@ -161,7 +161,7 @@ fn a_poll_that_fails_is_the_error_of_all_who_wait_and_the_next_one_works() {
 
 /// SQS counts whole seconds, and its answer may be late: nobody waits for that.
 #[test]
-fn a_wait_ends_in_its_own_time_whatever_the_poll_does() {
+fn a_wait_ends_in_time_if_the_poll_does_not() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || Fate::Stall);
@@ -188,7 +188,7 @@ fn a_poll_that_does_not_end_is_replaced() {
 }
 
 #[test]
-fn a_wait_goes_on_after_a_poll_that_brought_nothing() {
+fn a_wait_continues_after_an_empty_poll() {
     let place = Place::moto();
     let jobs = place.jobs();
     // The poll that the short one began ends before the long one's time.
@@ -203,7 +203,7 @@ fn a_wait_goes_on_after_a_poll_that_brought_nothing() {
 
 /// A server, or something before it, that answers long polls at once.
 #[test]
-fn a_server_that_does_not_wait_is_not_asked_all_the_time() {
+fn a_server_that_does_not_support_long_polls_is_not_polled_without_pause() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || super::answer(200, "{}"));

@@ -14,7 +14,7 @@ use postbox::reply::SCAN_LIMIT;
 use postbox::testing::ManualClock;
 use postbox::*;
 
-async fn a_day_of_work(name: &str) {
+async fn run_all_operations(name: &str) {
     let mailbox: Mailbox<String, usize> = postbox::open(format!("memory://{name}")).await.unwrap();
     let id = mailbox.send("plain").attribute("k", "v").await.unwrap();
     let message = mailbox.receive().wait_time(Duration::from_secs(5)).await.unwrap().remove(0);
@@ -40,22 +40,22 @@ async fn a_day_of_work(name: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_tokio() {
     // The futures are `Send + 'static`.
-    tokio::spawn(a_day_of_work("memory-tokio")).await.unwrap();
+    tokio::spawn(run_all_operations("memory-tokio")).await.unwrap();
 }
 
 #[tokio::test]
 async fn on_tokio_with_one_thread() {
-    a_day_of_work("memory-tokio-one").await;
+    run_all_operations("memory-tokio-one").await;
 }
 
 #[test]
 fn on_smol() {
-    smol::block_on(smol::spawn(a_day_of_work("memory-smol")));
+    smol::block_on(smol::spawn(run_all_operations("memory-smol")));
 }
 
 #[test]
 fn on_a_plain_thread() {
-    postbox_core::wait_for(a_day_of_work("memory-thread"));
+    postbox_core::wait_for(run_all_operations("memory-thread"));
 }
 
 #[test]
@@ -150,14 +150,14 @@ fn parked_receivers_use_no_processor_time() {
             thread::spawn(move || mailbox.receive().wait_time(Duration::from_millis(1500)).blocking().unwrap().len())
         })
         .collect();
-    crate::uses_no_processor_time(|| {
+    crate::assert_uses_no_processor_time(|| {
         assert!(matches!(reply.wait().timeout(Duration::from_secs(1)).blocking(), Err(Error::ReplyTimeout { .. })));
     });
     waits.into_iter().for_each(|wait| assert_eq!(wait.join().unwrap(), 0));
 }
 
 #[test]
-fn mailboxes_that_are_empty_and_unused_do_not_stay() {
+fn empty_mailboxes_without_handles_are_removed() {
     let connection = Connection::new(MemoryBackend::new());
     for number in 0..100 {
         let mailbox: Mailbox<u32> = connection.mailbox(&format!("client-{number}")).unwrap();
@@ -179,7 +179,7 @@ fn mailboxes_that_are_empty_and_unused_do_not_stay() {
 }
 
 #[test]
-fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
+fn an_idle_mailbox_is_removed_with_its_messages() {
     let clock = ManualClock::new();
     let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
     let expiring = connection.clone().idle_expiry(Duration::from_secs(60));
@@ -206,7 +206,7 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
 
 /// The look at it comes at the moment at which its last handle goes: it has just been used, and stays.
 #[test]
-fn a_mailbox_is_not_idle_at_the_moment_it_is_left() {
+fn a_mailbox_is_not_idle_when_its_last_handle_is_dropped() {
     for round in 0..4_000 {
         let clock = ManualClock::new();
         let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
@@ -232,7 +232,7 @@ fn a_mailbox_is_not_idle_at_the_moment_it_is_left() {
 }
 
 #[test]
-fn expired_replies_do_not_stay_for_ever() {
+fn expired_replies_are_removed() {
     let clock = ManualClock::new();
     let store = MemoryReplyStore::with_clock(Arc::new(clock.clone()));
     for _ in 0..1000 {
@@ -249,7 +249,7 @@ fn expired_replies_do_not_stay_for_ever() {
 }
 
 #[test]
-fn short_replies_do_not_stay_as_long_as_a_long_one() {
+fn short_lived_replies_are_removed_before_long_lived_ones() {
     let clock = ManualClock::new();
     let store = MemoryReplyStore::with_clock(Arc::new(clock.clone()));
     store.create(ReplyId::new(), Duration::from_secs(86_400)).blocking().unwrap();
@@ -291,7 +291,7 @@ fn a_mailbox_with_a_delayed_or_leased_message_is_in_use() {
 }
 
 #[test]
-fn doubles_do_what_they_say() {
+fn test_doubles_inject_the_configured_failures() {
     use postbox::testing::*;
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     // Partial failure of a batch.
@@ -345,7 +345,7 @@ fn doubles_do_what_they_say() {
 }
 
 #[test]
-fn a_body_that_cannot_be_decoded_does_not_circle_for_ever() {
+fn a_body_that_cannot_be_decoded_becomes_a_dead_letter() {
     // No limit of deliveries: the mailbox has one for poison all the same.
     let mailbox: testing::FakeMailbox<u32> = testing::FakeMailbox::new();
     mailbox.untyped().typed::<String, (), Json>().send("poison").blocking().unwrap();
@@ -379,7 +379,7 @@ fn idle_time_counts_from_the_last_use() {
 }
 
 #[test]
-fn a_mailbox_that_becomes_empty_by_itself_does_not_stay() {
+fn a_mailbox_whose_messages_expire_is_removed() {
     let clock = ManualClock::new();
     let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
     let mailbox: Mailbox<u32> = connection.mailbox("client").unwrap();
@@ -399,7 +399,7 @@ fn a_mailbox_that_becomes_empty_by_itself_does_not_stay() {
 }
 
 #[test]
-fn handles_that_come_and_go_on_threads_meet_in_one_mailbox() {
+fn handles_on_different_threads_use_the_same_mailbox() {
     let connection = Connection::new(MemoryBackend::new());
     let keeper: Mailbox<u32> = connection.mailbox("other").unwrap();
     for _ in 0..300 {
@@ -424,7 +424,7 @@ fn handles_that_come_and_go_on_threads_meet_in_one_mailbox() {
 }
 
 #[test]
-fn a_receipt_of_one_mailbox_is_good_for_nothing_in_another() {
+fn a_receipt_is_refused_by_other_mailboxes() {
     let connection = Connection::new(MemoryBackend::new());
     let [high, low]: [Mailbox<u32>; 2] = ["high", "low"].map(|name| connection.mailbox(name).unwrap());
     high.send(&1).blocking().unwrap();
@@ -466,7 +466,7 @@ fn clones_of_a_reply_all_get_the_answer() {
 }
 
 #[test]
-fn a_stream_rests_between_failures() {
+fn a_stream_pauses_between_failures() {
     use futures_core::Stream as _;
     let mailbox: testing::FakeMailbox<u32> = testing::FakeMailbox::new();
     mailbox.set_connection_error(Error::connection("away"));

@@ -16,7 +16,7 @@ use postbox::*;
 use proptest::prelude::*;
 
 #[test]
-fn what_another_thread_sent_is_deleted_too() {
+fn delete_removes_messages_of_other_threads() {
     let mailbox: Mailbox<u32> = Connection::new(MemoryBackend::new()).mailbox("jobs").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     thread::scope(|scope| scope.spawn(|| mailbox.send(&1).blocking().unwrap()).join().unwrap());
@@ -27,7 +27,7 @@ fn what_another_thread_sent_is_deleted_too() {
 
 /// Bodies of any length, each a beginning of the same bytes: peeked at, delivered, delivered again, dead, redriven.
 #[test]
-fn bodies_of_every_length_stay_as_they_were_sent() {
+fn bodies_of_every_length_are_unchanged() {
     let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     let bytes: Vec<u8> = (1..=200).collect();
@@ -84,7 +84,7 @@ fn a_body_outlives_those_that_were_received_with_it() {
 
 /// Headers stay with their message, from delivery to delivery, and no other gets them.
 #[test]
-fn what_came_with_a_message_stays_with_it() {
+fn headers_stay_with_their_message() {
     let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("parts").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     thread::scope(|scope| {
@@ -207,7 +207,7 @@ fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) ->
 }
 
 #[test]
-fn nobody_can_tell_which_thread_sent() {
+fn the_sending_thread_makes_no_difference() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in prop::collection::vec(step(), 0..60), most in prop::option::of(1u32..4))| {
         prop_assert_eq!(seen(&steps, most, false), seen(&steps, most, true));
@@ -296,7 +296,7 @@ impl Wake for Flag {
 }
 
 #[test]
-fn an_alarm_that_rings_too_early_rings_again() {
+fn an_alarm_that_fires_too_early_fires_again() {
     let seconds = Duration::from_secs;
     for (lease, wait) in [(60, 10), (10, 60)] {
         let clock = Early::default();

@@ -33,7 +33,7 @@ fn assert_fails(uri: &str, is_transient: bool, words: &[&str]) {
 }
 
 #[test]
-fn a_wrong_user_or_password_is_refused_for_good() {
+fn a_wrong_user_or_password_is_a_permanent_error() {
     let redis = Redis::builder().password("right").user("reader", "on >read ~* &* +@read +@connection").start();
     let place = |user: &str| format!("redis://{user}127.0.0.1:{}/jobs", redis.port());
     let refused = ["refuses the user or the password", "127.0.0.1"];
@@ -45,7 +45,7 @@ fn a_wrong_user_or_password_is_refused_for_good() {
 }
 
 #[test]
-fn a_user_who_loses_the_right_is_told() {
+fn a_user_that_loses_its_permission_gets_an_error() {
     let redis = Redis::builder().user("worker", "on >work ~* &* +@all").start();
     let uri = format!("redis://worker:work@127.0.0.1:{}/jobs", redis.port());
     let jobs: Mailbox<u64> = postbox::open(uri).blocking().unwrap();
@@ -59,7 +59,7 @@ fn a_user_who_loses_the_right_is_told() {
 }
 
 #[test]
-fn tls_that_does_not_fit_is_refused_for_good() {
+fn a_tls_mismatch_is_a_permanent_error() {
     let (certificates, others) = (Certificates::generate(), Certificates::generate());
     let (tls, plain) = (Redis::builder().tls(&certificates).start(), Redis::start());
     let ca = |certificates: &Certificates| format!("?ca={}", certificates.ca().display());
@@ -75,7 +75,7 @@ fn tls_that_does_not_fit_is_refused_for_good() {
 }
 
 #[test]
-fn a_full_server_takes_no_message_and_gives_those_that_it_has() {
+fn a_full_server_refuses_sends_and_still_delivers() {
     let redis = Redis::builder().max_memory("6mb", "noeviction").start();
     let url = redis.url();
     let texts: Mailbox<String> = apart(&url).mailbox("texts").unwrap();
@@ -116,7 +116,7 @@ fn a_full_server_takes_no_message_and_gives_those_that_it_has() {
 }
 
 #[test]
-fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
+fn a_server_that_evicts_keys_is_refused_unless_allowed() {
     let redis = Redis::builder().max_memory("50mb", "allkeys-lru").start();
     let uri = format!("{}/jobs", redis.url());
     assert_fails(&uri, false, &["may evict", "noeviction", "allow_eviction=true"]);
@@ -131,7 +131,7 @@ fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
 }
 
 #[test]
-fn a_replica_says_that_it_is_one() {
+fn an_error_names_a_replica_as_the_cause() {
     let primary = Redis::start();
     let replica = Redis::builder().replica_of(&primary).start();
     assert_fails(&format!("{}/jobs?timeout=0.1", replica.url()), true, &["is a replica", "connect to the primary"]);
@@ -139,7 +139,7 @@ fn a_replica_says_that_it_is_one() {
 
 /// It becomes one, and later a primary again: operations wait for that.
 #[test]
-fn a_primary_that_becomes_a_replica_is_waited_for() {
+fn operations_wait_for_a_primary_that_became_a_replica() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     jobs.send(&1).blocking().unwrap();
@@ -156,7 +156,7 @@ fn a_primary_that_becomes_a_replica_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_loads_its_data_is_waited_for() {
+fn operations_wait_for_a_server_that_loads_its_data() {
     let redis = Redis::builder().durable().start();
     let patient = jobs(&apart(&redis.url()));
     let hasty: Mailbox<u64> = postbox::open(format!("{}/jobs?timeout=0.01", redis.url())).blocking().unwrap();
@@ -180,7 +180,7 @@ fn a_server_that_loads_its_data_is_waited_for() {
 }
 
 #[test]
-fn a_node_of_a_cluster_says_how_to_write_it() {
+fn a_single_node_of_a_cluster_is_an_error_with_the_right_scheme() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
     for url in cluster.urls() {
         assert_fails(&format!("{url}/jobs"), false, &["cluster", "redis+cluster://"]);
@@ -195,7 +195,7 @@ fn a_server_that_is_no_cluster_is_refused_as_one() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_port_without_a_server_is_a_transient_error() {
     let redis = Redis::start();
     let port = redis.port();
     redis.kill();
@@ -213,7 +213,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn a_uri_that_is_wrong_says_what_is_allowed() {
+fn an_invalid_uri_is_an_error_that_lists_what_is_allowed() {
     let cases: &[(&str, &[&str])] = &[
         ("redis://h/jobs?db=x", &["db", "\"x\"", "whole number"]),
         ("redis://h/jobs?db=-1", &["db", "\"-1\"", "0 or more"]),

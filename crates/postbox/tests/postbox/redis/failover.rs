@@ -9,7 +9,7 @@ use super::work::Work;
 use super::{JOBS_CHANNEL, LONG, apart_in_cluster, jobs, listeners, until, waiting_for_one};
 
 #[test]
-fn a_send_waits_for_replicas_and_says_when_they_do_not_come() {
+fn a_send_waits_for_replicas_and_fails_without_them() {
     let primary = Redis::start();
     let replica = Redis::builder().replica_of(&primary).start();
     let open = |timeout: &str| -> Mailbox<u64> {
@@ -40,7 +40,7 @@ fn a_send_waits_for_replicas_and_says_when_they_do_not_come() {
 
 /// What is not waited for blocks nobody else.
 #[test]
-fn others_go_on_while_a_send_waits_for_replicas() {
+fn a_send_that_waits_for_replicas_blocks_no_other_operation() {
     let redis = Redis::start();
     let uri = format!("{}/jobs?min_replicas=1&replica_timeout=3", redis.url());
     let jobs: Mailbox<u64> = postbox::open(uri).blocking().unwrap();
@@ -64,7 +64,7 @@ fn report(what: &str, work: &Work, pause: Duration) {
 }
 
 #[test]
-fn a_primary_of_a_cluster_that_is_killed_loses_nothing_that_returned() {
+fn a_killed_cluster_primary_loses_no_confirmed_operation() {
     let cluster = RedisCluster::start(3, 1);
     let uri = format!("{}/jobs?min_replicas=1&replica_timeout=0.5", cluster.url());
     let mailboxes = [postbox::open(uri).blocking().unwrap()];
@@ -90,7 +90,7 @@ fn a_primary_of_a_cluster_that_is_killed_loses_nothing_that_returned() {
 }
 
 #[test]
-fn those_who_wait_in_a_cluster_are_woken_by_the_replica_that_took_over() {
+fn waiting_receivers_in_a_cluster_are_woken_after_a_fail_over() {
     let cluster = RedisCluster::start(3, 1);
     let waiting = waiting_for_one(&apart_in_cluster(&cluster));
     let node = cluster.primary_of_key("{queue:jobs}");
@@ -104,7 +104,7 @@ fn those_who_wait_in_a_cluster_are_woken_by_the_replica_that_took_over() {
 }
 
 #[test]
-fn a_primary_that_sentinels_replace_loses_nothing_that_returned() {
+fn a_primary_replaced_by_sentinels_loses_no_confirmed_operation() {
     let servers = RedisSentinel::start();
     let hosts: Vec<String> = servers.sentinels().iter().map(|redis| format!("127.0.0.1:{}", redis.port())).collect();
     let uri = format!("redis+sentinel://{}/jobs?primary={}", hosts.join(","), servers.primary_name());
@@ -139,7 +139,7 @@ fn a_primary_that_sentinels_replace_loses_nothing_that_returned() {
 }
 
 #[test]
-fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
+fn a_slot_migration_under_load_loses_and_duplicates_nothing() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
     // More patience than the slot is held for, however busy the machine is.
     let open = |timeout: u32| postbox::open(format!("{}/jobs?timeout={timeout}", cluster.url())).blocking().unwrap();
@@ -180,7 +180,7 @@ fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn those_who_wait_are_woken_after_their_slot_has_moved() {
+fn waiting_receivers_are_woken_after_a_slot_migration() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
     let (one, two) = (apart_in_cluster(&cluster), apart_in_cluster(&cluster));
     jobs(&two).create().blocking().unwrap();
@@ -210,7 +210,7 @@ fn those_who_wait_are_woken_after_their_slot_has_moved() {
 
 /// A node that gives a slot away tells its subscribers, and no client takes that for an answer.
 #[test]
-fn a_slot_that_moves_confuses_no_answer() {
+fn a_slot_migration_is_not_mistaken_for_an_answer() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let connection = apart_in_cluster(&cluster);
     let slot = cluster.slot_of(JOBS_CHANNEL);

@@ -90,17 +90,17 @@ fn messages_are_delivered_in_order(old: &Old) {
 }
 
 #[test]
-fn messages_of_the_version_before_are_delivered_in_order_and_none_is_lost() {
+fn messages_of_the_previous_version_are_delivered_in_order() {
     messages_are_delivered_in_order(&Old::open(RedisVersion::System));
 }
 
 #[test]
-fn valkey_delivers_messages_of_the_version_before() {
+fn valkey_delivers_messages_of_the_previous_version() {
     messages_are_delivered_in_order(&Old::open(RedisVersion::Valkey9));
 }
 
 #[test]
-fn a_message_of_the_version_before_expires() {
+fn a_message_of_the_previous_version_expires() {
     let old = Old::open(RedisVersion::System);
     let jobs = old.mailbox("jobs");
     old.pass(26);
@@ -110,7 +110,7 @@ fn a_message_of_the_version_before_expires() {
 
 /// Entries of that version have no rank: released ones come before all newer messages, in any order among themselves.
 #[test]
-fn released_messages_of_the_version_before_come_before_newer_ones() {
+fn released_messages_of_the_previous_version_come_before_newer_ones() {
     let old = Old::open(RedisVersion::System);
     let many = old.mailbox("many");
     let first = many.receive().max_messages(30).blocking().unwrap();
@@ -129,7 +129,7 @@ fn released_messages_of_the_version_before_come_before_newer_ones() {
 }
 
 #[test]
-fn groups_of_the_version_before_stay_in_order() {
+fn groups_of_the_previous_version_stay_in_order() {
     let old = Old::open(RedisVersion::System);
     let groups = old.mailbox("groups");
     assert_eq!(counts(&groups), (4, 0, 1, 0));
@@ -140,7 +140,7 @@ fn groups_of_the_version_before_stay_in_order() {
 }
 
 #[test]
-fn settings_and_dead_letters_of_the_version_before_are_kept() {
+fn settings_and_dead_letters_of_the_previous_version_are_kept() {
     let old = Old::open(RedisVersion::System);
     let strict = old.mailbox("strict");
     strict.send("second").blocking().unwrap();
@@ -155,7 +155,7 @@ fn settings_and_dead_letters_of_the_version_before_are_kept() {
 }
 
 #[test]
-fn replies_of_the_version_before_are_answered() {
+fn replies_of_the_previous_version_are_answered() {
     let old = Old::open(RedisVersion::System);
     let asked = old.mailbox("asked");
     assert_eq!(asked.reply(RESOLVED).wait().blocking().unwrap(), "yes");

@@ -232,7 +232,7 @@ fn lose_at_random(proxy: &Proxy) {
 }
 
 #[test]
-fn a_network_that_loses_at_random_doubles_and_loses_nothing() {
+fn random_losses_of_the_network_lose_and_duplicate_nothing() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     once_each(&apart(&proxy.url()), || lose_at_random(&proxy));
@@ -240,7 +240,7 @@ fn a_network_that_loses_at_random_doubles_and_loses_nothing() {
 }
 
 #[test]
-fn a_network_that_loses_at_random_doubles_and_loses_nothing_in_a_cluster() {
+fn random_losses_of_the_network_lose_and_duplicate_nothing_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let node = cluster.primary_of_key("{queue:jobs}");
     once_each(&apart_in_cluster(&cluster), || lose_at_random(cluster.proxy(node)));

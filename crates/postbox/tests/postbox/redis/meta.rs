@@ -26,7 +26,7 @@ fn remembered(redis: &Redis) -> Vec<String> {
 }
 
 #[test]
-fn clients_that_are_gone_are_forgotten_in_the_course_of_time() {
+fn state_of_ended_clients_is_removed_over_time() {
     let redis = Redis::start();
     for number in 0..700 {
         plant(&redis, &format!("gone-{number}"), 700);
@@ -44,7 +44,7 @@ fn clients_that_are_gone_are_forgotten_in_the_course_of_time() {
 }
 
 #[test]
-fn a_client_that_stays_forgets_those_that_are_gone() {
+fn a_running_client_removes_the_state_of_ended_ones() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     jobs.send(&1).blocking().unwrap();
@@ -58,7 +58,7 @@ fn a_client_that_stays_forgets_those_that_are_gone() {
 }
 
 #[test]
-fn what_is_no_mailbox_is_remembered_for_a_while_and_a_mailbox_for_ever() {
+fn state_without_a_mailbox_expires_and_state_of_a_mailbox_does_not() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let jobs = jobs(&connection);
@@ -133,7 +133,7 @@ fn a_plain_cycle_takes_seventeen_commands() {
 }
 
 #[test]
-fn a_send_that_is_repeated_to_a_full_server_is_done_already() {
+fn a_send_that_is_repeated_to_a_full_server_succeeds() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let jobs = jobs(&apart(&proxy.url()));
@@ -150,7 +150,7 @@ fn a_send_that_is_repeated_to_a_full_server_is_done_already() {
 }
 
 #[test]
-fn a_mailbox_that_a_consumer_makes_by_its_settings_is_listed() {
+fn a_mailbox_that_a_consumer_creates_is_listed() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let jobs: Mailbox<u64, u64> = connection.clone().max_deliveries(3).mailbox("jobs").unwrap();
@@ -165,7 +165,7 @@ fn a_mailbox_that_a_consumer_makes_by_its_settings_is_listed() {
 }
 
 #[test]
-fn a_mailbox_is_listed_though_the_answer_to_its_first_send_is_lost() {
+fn a_mailbox_is_listed_if_the_reply_to_its_first_send_is_lost() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let connection = apart(&proxy.url());
@@ -197,7 +197,7 @@ fn settings_come_back_with_a_mailbox_that_was_removed() {
 
 /// Names would stay for ever otherwise: mailboxes that are idle are removed by the server, which does not know the list.
 #[test]
-fn names_of_mailboxes_that_have_gone_leave_the_list() {
+fn removed_mailboxes_leave_the_list() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let make = |connection: &Connection, name: String| {
@@ -244,7 +244,7 @@ fn on_moved_time(redis: &Redis) -> Connection {
 }
 
 #[test]
-fn deduplication_ids_go_after_their_window_without_new_ones() {
+fn deduplication_ids_are_removed_after_their_window() {
     let redis = Redis::start();
     let connection = on_moved_time(&redis).deduplication_window(Duration::from_secs(1));
     let jobs = jobs(&connection);

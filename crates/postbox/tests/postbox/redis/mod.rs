@@ -1,5 +1,6 @@
 //! Redis with faults: replies that are lost, networks and servers that fail, errors, places, and waiting.
 
+mod addresses;
 mod errors;
 mod failover;
 mod fixtures;
@@ -7,7 +8,6 @@ mod large;
 mod lost_replies;
 mod meta;
 mod network;
-mod places;
 mod servers;
 mod versions;
 mod waiting;

@@ -8,7 +8,7 @@ use postbox_test_servers::{Direction, Proxy, Redis, RedisCluster};
 use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waited_for, waiting_for_one};
 
 #[test]
-fn operations_and_waits_go_on_after_a_cut() {
+fn operations_and_waits_continue_after_a_cut() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -29,7 +29,7 @@ fn operations_and_waits_go_on_after_a_cut() {
 }
 
 #[test]
-fn operations_and_waits_go_on_after_a_cut_in_a_cluster() {
+fn operations_and_waits_continue_after_a_cut_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let node = cluster.primary_of_key("{queue:jobs}");
     // Not through the proxies.
@@ -56,7 +56,7 @@ fn operations_and_waits_go_on_after_a_cut_in_a_cluster() {
 
 /// A reply that is awaited is heard of after a cut, too.
 #[test]
-fn a_wait_for_a_reply_goes_on_after_a_cut() {
+fn a_wait_for_a_reply_continues_after_a_cut() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -92,7 +92,7 @@ impl HalfOpen {
 }
 
 #[test]
-fn a_connection_that_is_silently_dead_is_noticed_by_those_who_only_wait() {
+fn waiting_receivers_notice_a_dead_connection() {
     let network = HalfOpen::new();
     let far = apart(&network.proxy.url());
     let waiting = waiting_for_one(&far);
@@ -122,7 +122,7 @@ fn a_request_that_arrives_late_has_no_second_effect() {
 }
 
 #[test]
-fn a_removal_that_arrives_late_removes_nothing_more() {
+fn a_removal_that_arrives_late_has_no_effect() {
     let network = HalfOpen::new();
     let far = jobs(&apart(&network.proxy.url()));
     far.send(&0).blocking().unwrap();
@@ -136,7 +136,7 @@ fn a_removal_that_arrives_late_removes_nothing_more() {
 }
 
 #[test]
-fn a_stalled_connection_delays_and_no_more() {
+fn a_stalled_connection_only_delays_operations() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -158,7 +158,7 @@ fn a_stalled_connection_delays_and_no_more() {
 }
 
 #[test]
-fn a_server_that_refuses_is_tried_again() {
+fn a_refused_connection_is_retried() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let far = apart(&proxy.url());
@@ -179,7 +179,7 @@ fn a_server_that_refuses_is_tried_again() {
 }
 
 #[test]
-fn patience_ends_and_the_handle_is_good_again_later() {
+fn operations_time_out_during_an_outage_and_succeed_after_it() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let jobs: Mailbox<u64> = postbox::open(format!("{}/jobs?timeout=0.1", proxy.url())).blocking().unwrap();
@@ -198,7 +198,7 @@ fn patience_ends_and_the_handle_is_good_again_later() {
 }
 
 #[test]
-fn a_slow_network_costs_time_and_nothing_else() {
+fn a_slow_network_only_delays_operations() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -214,7 +214,7 @@ fn a_slow_network_costs_time_and_nothing_else() {
 
 /// Whoever waits again and again is watched over once.
 #[test]
-fn many_short_waits_leave_nothing_behind() {
+fn many_short_waits_leave_no_task_behind() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let before = calls(&redis, "ping");
@@ -234,7 +234,7 @@ fn many_short_waits_leave_nothing_behind() {
 
 /// An outage is reported to all at the same time, not to one after the other.
 #[test]
-fn all_who_wait_hear_of_an_outage() {
+fn an_outage_is_reported_to_all_waiting_receivers() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let connection = postbox::connect(format!("{}?timeout=1", proxy.url())).blocking().unwrap();
@@ -256,7 +256,7 @@ fn all_who_wait_hear_of_an_outage() {
 }
 
 #[test]
-fn a_connection_to_a_node_that_is_silently_dead_is_noticed_by_those_who_only_wait() {
+fn waiting_receivers_notice_a_dead_connection_to_a_node() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let node = cluster.primary_of_key("{queue:jobs}");
     let port = cluster.node(node).port();

@@ -14,7 +14,7 @@ pub(super) fn rounds(few: usize) -> usize {
 }
 
 #[test]
-fn a_server_that_is_killed_loses_nothing_that_returned() {
+fn a_killed_server_loses_no_confirmed_operation() {
     let redis = Redis::builder().durable().start();
     let mailboxes = [jobs(&apart(&redis.url())), jobs(&apart(&redis.url()))];
     let mut pauses = Vec::new();
@@ -40,7 +40,7 @@ fn a_server_that_is_killed_loses_nothing_that_returned() {
 }
 
 #[test]
-fn those_who_wait_go_on_when_the_server_is_back() {
+fn waiting_receivers_continue_after_a_restart_of_the_server() {
     let redis = Redis::builder().durable().start();
     let (one, two) = (apart(&redis.url()), apart(&redis.url()));
     let reply = jobs(&one).send_expecting_reply(&1).blocking().unwrap();
@@ -58,7 +58,7 @@ fn those_who_wait_go_on_when_the_server_is_back() {
 }
 
 #[test]
-fn a_server_that_pauses_delays_and_no_more() {
+fn a_paused_server_only_delays_operations() {
     let redis = Redis::start();
     let (one, two) = (apart(&redis.url()), apart(&redis.url()));
     let waiting = waiting_for_one(&one);
@@ -78,7 +78,7 @@ fn a_server_that_pauses_delays_and_no_more() {
 
 /// The attempts that were given up are in the server's buffers, and are carried out when it goes on.
 #[test]
-fn attempts_that_a_paused_server_finds_later_have_one_effect() {
+fn repeated_attempts_to_a_paused_server_have_one_effect() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let jobs = jobs(&connection);
@@ -105,7 +105,7 @@ fn attempts_that_a_paused_server_finds_later_have_one_effect() {
 }
 
 #[test]
-fn scripts_that_the_server_forgets_are_brought_again() {
+fn scripts_that_the_server_forgets_are_loaded_again() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     for number in 0..5 {
@@ -159,7 +159,7 @@ fn large_bodies_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn an_idle_mailbox_goes_with_all_its_keys_and_comes_back_with_its_settings() {
+fn an_idle_mailbox_is_removed_with_all_keys_and_returns_with_its_settings() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let client: Mailbox<u64> = connection.clone().idle_expiry(LONG).max_size(2).mailbox("client").unwrap();

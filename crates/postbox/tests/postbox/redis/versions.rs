@@ -25,7 +25,7 @@ fn start(version: RedisVersion, change: impl FnOnce(RedisBuilder) -> RedisBuilde
 }
 
 #[test]
-fn what_a_server_refuses_within_a_script_is_told_apart() {
+fn errors_within_a_script_are_classified() {
     for version in VERSIONS {
         let redis = start(version, |builder| builder);
         let error = refusal(&redis, |redis| drop(redis.command(&["CONFIG", "SET", "maxmemory", "1"])));
@@ -81,7 +81,7 @@ fn a_full_server_lets_replies_be_taken_cancelled_and_deleted() {
 }
 
 #[test]
-fn waits_and_replies_wake_on_every_server() {
+fn waits_and_replies_are_woken_on_every_server() {
     for version in VERSIONS {
         let redis = start(version, |builder| builder);
         let (here, there) = (jobs(&apart(&redis.url())), jobs(&apart(&redis.url())));

@@ -10,7 +10,7 @@ use postbox_test_servers::{Redis, RedisCluster};
 use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waited_for, waiting_for_one};
 
 /// `each` waiters at each of `many` mailboxes on each connection; every one gets a message.
-fn all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile: impl FnOnce()) {
+fn assert_all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile: impl FnOnce()) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let name = |number: usize| format!("box-{number}");
     let mut waiting = Vec::new();
@@ -44,7 +44,7 @@ fn all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile
 }
 
 #[test]
-fn while_everybody_waits_no_thread_stays_awake() {
+fn waiting_uses_no_processor_time() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     // Operations that follow each other keep one awake.
@@ -52,16 +52,16 @@ fn while_everybody_waits_no_thread_stays_awake() {
         jobs.send(&number).blocking().unwrap();
         jobs.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
     }
-    crate::uses_no_processor_time(|| {
+    crate::assert_uses_no_processor_time(|| {
         assert!(jobs.receive().wait_time(Duration::from_secs(1)).blocking().unwrap().is_empty());
     });
 }
 
 #[test]
-fn thousands_wait_on_two_connections_for_each_process() {
+fn thousands_of_waits_use_two_connections_per_process() {
     let redis = Redis::start();
     let connections = [apart(&redis.url()), apart(&redis.url())];
-    all_are_woken(&connections, 300, 5, || {
+    assert_all_are_woken(&connections, 300, 5, || {
         until("all subscriptions", || {
             waited_for(&redis) == 300 && redis.command(&["PUBSUB", "NUMSUB", "{queue:box-299}:wake"]).ends_with('2')
         });
@@ -71,11 +71,11 @@ fn thousands_wait_on_two_connections_for_each_process() {
 }
 
 #[test]
-fn thousands_wait_on_two_connections_for_each_process_and_node() {
+fn thousands_of_waits_use_two_connections_per_process_and_node() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
     let connections = [apart_in_cluster(&cluster), apart_in_cluster(&cluster)];
     let connected = || cluster.nodes().iter().map(Redis::connected_clients).collect::<Vec<_>>();
-    all_are_woken(&connections, 150, 5, || {
+    assert_all_are_woken(&connections, 150, 5, || {
         let heard = |node: &Redis| {
             node.command(&["PUBSUB", "SHARDCHANNELS", "*"]).lines().filter(|line| !line.is_empty()).count()
         };
@@ -87,7 +87,7 @@ fn thousands_wait_on_two_connections_for_each_process_and_node() {
 }
 
 #[test]
-fn nobody_asks_while_nothing_comes() {
+fn waiting_receivers_send_no_commands() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     jobs(&connection).create().blocking().unwrap();
@@ -159,7 +159,7 @@ fn a_wait_wakes_for_what_another_client_delayed_or_leased() {
 }
 
 #[test]
-fn a_mailbox_at_which_somebody_waits_is_not_idle() {
+fn a_mailbox_with_a_waiting_receiver_is_not_idle() {
     let redis = Redis::start();
     let connection = apart(&redis.url()).idle_expiry(Duration::from_millis(500));
     jobs(&connection).send(&1).delay(Duration::from_secs(1)).blocking().unwrap();

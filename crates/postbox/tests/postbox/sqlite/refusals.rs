@@ -9,7 +9,7 @@ use postbox::*;
 use super::open;
 
 #[test]
-fn a_lock_that_another_connection_keeps_is_waited_for_up_to_a_limit() {
+fn waiting_for_a_lock_of_another_connection_has_a_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let url = format!("sqlite://{}/jobs?busy_timeout=0.1", path.display());
@@ -102,7 +102,7 @@ fn only_the_owner_can_read_a_new_file() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_not_made() {
+fn a_file_that_cannot_be_used_is_not_created() {
     let folder = tempfile::tempdir().unwrap();
     let too_long = SqliteConfig::default().busy_timeout(Duration::from_secs(301));
     assert!(SqliteBackend::open_with(folder.path().join("a.db"), too_long).is_err());

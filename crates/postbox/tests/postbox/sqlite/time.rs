@@ -118,7 +118,7 @@ fn a_clock_that_was_ahead_freezes_nothing() {
 }
 
 #[test]
-fn a_wait_ends_although_the_clock_was_set_back() {
+fn a_wait_ends_after_the_clock_was_set_back() {
     let folder = tempfile::tempdir().unwrap();
     let (path, clock) = (folder.path().join("a.db"), Jumping::default());
     clock.set_ahead(HOUR);
@@ -197,7 +197,7 @@ fn wakes(settle: impl FnOnce(&Message<u32, u32>, &Reply<u32>, &mut Context<'_>))
 }
 
 #[test]
-fn a_change_of_a_reply_wakes_the_waiter_although_nobody_looks_at_it_any_more() {
+fn a_change_of_a_reply_wakes_the_waiter_if_its_operation_is_no_longer_polled() {
     let resolved = wakes(|message, _, context| {
         let sending = pin!(message.reply_channel().unwrap().send(&7).into_future());
         assert!(Future::poll(sending, context).is_pending());

@@ -30,7 +30,7 @@ fn is_clear(error: &Error) -> bool {
 }
 
 #[test]
-fn a_disk_that_is_full_or_fails_says_so_and_the_mailbox_goes_on() {
+fn a_failing_or_full_disk_is_an_error_and_the_mailbox_recovers() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&0).blocking().unwrap();
@@ -75,7 +75,7 @@ fn a_disk_that_is_full_or_fails_says_so_and_the_mailbox_goes_on() {
 }
 
 #[test]
-fn a_receive_that_could_not_be_written_takes_nothing() {
+fn a_receive_that_cannot_be_written_leases_nothing() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&1).blocking().unwrap();
@@ -89,7 +89,7 @@ fn a_receive_that_could_not_be_written_takes_nothing() {
 }
 
 #[test]
-fn a_wait_that_fails_leaves_the_message_to_the_next() {
+fn a_failed_wait_leaves_the_message_to_another_receiver() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     for round in 0..20 {
@@ -125,7 +125,7 @@ fn a_wait_that_fails_leaves_the_message_to_the_next() {
 }
 
 #[test]
-fn settings_that_could_not_be_written_are_written_later() {
+fn settings_that_cannot_be_written_are_written_later() {
     let machine = Machine::new(0);
     drop(open::<u32, ()>(&machine.file()).unwrap());
     let uri = format!("sqlite://{}/jobs?max_size=1", machine.file().display());

@@ -83,7 +83,7 @@ struct Dice {
 }
 
 #[test]
-fn locks_of_another_process_are_waited_for_at_any_moment() {
+fn operations_wait_for_locks_of_another_process_at_any_time() {
     let holds = AtomicU32::new(0);
     for seed in seeds("POSTBOX_LOCKS", 2) {
         println!("seed {seed}");
@@ -155,7 +155,7 @@ fn a_file_that_another_process_has_locked_can_be_opened() {
 }
 
 #[test]
-fn a_send_within_a_transaction_of_ones_own_waits_for_the_lock() {
+fn a_send_within_a_users_transaction_waits_for_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let jobs: Mailbox<u32> = open(&path).unwrap();

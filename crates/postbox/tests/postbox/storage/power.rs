@@ -23,7 +23,7 @@ fn after_the_cut<T: 'static, R: 'static>(
 }
 
 #[test]
-fn what_had_returned_survives_a_power_cut() {
+fn confirmed_operations_survive_a_power_cut() {
     let (mut cuts, mut sent, mut finished) = (0, 0, 0);
     for seed in seeds("POSTBOX_POWER_CUTS", 12) {
         let mut random = StdRng::seed_from_u64(seed);
@@ -88,7 +88,7 @@ fn first_steps(machine: &Machine) -> u32 {
 }
 
 #[test]
-fn the_power_may_be_cut_at_every_write() {
+fn every_write_survives_a_power_cut() {
     let whole = Machine::new(0);
     assert_eq!(first_steps(&whole), 5);
     let events = whole.disk.events();
@@ -118,7 +118,7 @@ fn the_power_may_be_cut_at_every_write() {
 }
 
 #[test]
-fn without_the_sync_a_power_cut_takes_messages_and_leaves_the_file_whole() {
+fn without_full_sync_a_power_cut_loses_messages_but_does_not_damage_the_file() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&1).blocking().unwrap();

@@ -22,7 +22,7 @@ fn assert_refused<T: std::fmt::Debug>(machine: &Machine, result: Result<T, Error
 }
 
 #[test]
-fn a_file_or_folder_that_is_read_only_says_so_and_is_not_touched() {
+fn a_read_only_file_or_folder_is_an_error_and_not_changed() {
     for protection in [Protection::File, Protection::Folder, Protection::All] {
         println!("{protection:?}");
         let machine = Machine::new(0);
@@ -42,7 +42,7 @@ fn a_file_or_folder_that_is_read_only_says_so_and_is_not_touched() {
 }
 
 #[test]
-fn a_file_cannot_be_made_in_a_folder_that_is_read_only() {
+fn no_file_is_created_in_a_read_only_folder() {
     for protection in [Protection::Folder, Protection::All] {
         let machine = Machine::new(0);
         machine.disk.protect(protection);
@@ -54,7 +54,7 @@ fn a_file_cannot_be_made_in_a_folder_that_is_read_only() {
 }
 
 #[test]
-fn a_file_that_others_have_open_may_be_read_only_for_us() {
+fn a_file_that_is_read_only_for_this_process_may_be_open_in_another() {
     for protection in [Protection::File, Protection::All] {
         let machine = Machine::new(0);
         let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
@@ -70,7 +70,7 @@ fn a_file_that_others_have_open_may_be_read_only_for_us() {
 }
 
 #[test]
-fn a_disk_that_becomes_read_only_says_so_and_the_mailbox_goes_on_afterwards() {
+fn a_disk_that_becomes_read_only_is_an_error_and_the_mailbox_recovers() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&1).blocking().unwrap();

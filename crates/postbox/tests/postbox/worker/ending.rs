@@ -4,7 +4,7 @@ use super::*;
 use postbox::worker::LoopReport;
 
 #[test]
-fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
+fn a_shutdown_finishes_running_handlers_and_gives_back_other_messages() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -25,7 +25,7 @@ fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
 }
 
 #[test]
-fn a_shutdown_makes_no_dead_letters_of_what_no_handler_saw() {
+fn a_shutdown_does_not_count_deliveries_that_no_handler_saw() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.max_deliveries(1));
     mailbox.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -47,7 +47,7 @@ fn a_shutdown_makes_no_dead_letters_of_what_no_handler_saw() {
 }
 
 #[test]
-fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
+fn a_message_of_a_handler_that_exceeds_the_shutdown_timeout_is_given_back() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&1).blocking().unwrap();
     let (gate, starts, _release) = gate();
@@ -78,7 +78,7 @@ fn a_shutdown_before_the_start_is_not_forgotten() {
 }
 
 #[test]
-fn a_loop_that_is_dropped_gives_back_what_it_had() {
+fn a_dropped_loop_gives_back_its_messages() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
     let (gate, starts, _release) = gate();

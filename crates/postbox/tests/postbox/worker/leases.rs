@@ -38,7 +38,7 @@ fn a_lease_is_kept_alive_while_its_handler_runs() {
 }
 
 #[test]
-fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
+fn a_lease_is_renewed_up_to_its_cap_then_the_handler_is_cancelled() {
     let dispatcher = Dispatcher::new();
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
     mailbox.send(&1).blocking().unwrap();
@@ -57,7 +57,7 @@ fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
 }
 
 #[test]
-fn a_lost_lease_is_told_to_the_handler() {
+fn a_lost_lease_cancels_the_handler() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&1).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -88,7 +88,7 @@ fn a_message_is_kept_alive_by_hand_too() {
 }
 
 #[test]
-fn what_is_lost_before_its_turn_is_not_handled() {
+fn a_message_whose_lease_is_lost_in_the_buffer_is_not_handled() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&[1, 2]).blocking().unwrap();
     let (gate, starts, release) = gate();

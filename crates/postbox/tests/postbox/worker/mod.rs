@@ -56,7 +56,7 @@ fn rest<T, R>(mailbox: &FakeMailbox<T, R>) {
 }
 
 #[test]
-fn a_failing_handler_has_its_message_back_until_the_attempts_are_used_up() {
+fn a_message_of_a_failing_handler_is_retried_until_its_attempts_are_used_up() {
     let mailbox: FakeMailbox<u32> = FakeMailbox::new();
     let id = mailbox.send(&7).blocking().unwrap();
     for attempt in 1..=3 {
@@ -74,7 +74,7 @@ fn a_failing_handler_has_its_message_back_until_the_attempts_are_used_up() {
 }
 
 #[test]
-fn a_handler_says_what_becomes_of_its_message() {
+fn the_error_of_a_handler_decides_the_outcome_of_its_message() {
     let mailbox: FakeMailbox<u32> = FakeMailbox::new();
     mailbox.send_batch(&[0, 1]).blocking().unwrap();
     let worker = Worker::new(&mailbox, |number: u32, _| async move {
@@ -124,7 +124,7 @@ fn a_panic_is_caught_and_the_loop_goes_on() {
 }
 
 #[test]
-fn so_many_handlers_run_at_a_time_and_so_many_messages_are_fetched() {
+fn concurrency_and_prefetch_limit_running_and_fetched_messages() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&(0..10).collect::<Vec<_>>()).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -224,7 +224,7 @@ fn an_option_that_is_not_allowed_is_refused_at_once() {
 }
 
 #[test]
-fn the_trace_goes_from_sender_to_handler_to_what_it_sends() {
+fn the_trace_is_passed_from_sender_to_handler_to_sent_messages() {
     let resolver = FakeMailboxResolver::new();
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.resolver(resolver.clone()));
     let next: CollectingMailbox<u32> = CollectingMailbox::new();
@@ -339,7 +339,7 @@ fn an_actor_is_driven_by_a_leased_mailbox_without_change() {
 }
 
 #[test]
-fn events_tell_what_the_loop_does() {
+fn events_describe_each_step_of_the_loop() {
     let dispatcher = Dispatcher::new();
     let mailbox: FakeMailbox<u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
     let log = Arc::new(Mutex::new(Vec::new()));

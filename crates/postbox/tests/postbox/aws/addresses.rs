@@ -17,7 +17,7 @@ use super::{HOURS, Place, SECRET, TOKEN, client, json, ministack, moto, refusal,
 fn outcome(uri: &str, variables: &[(&str, &str)]) -> String {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "aws::places::a_program_that_is_given_a_uri", "--nocapture"]);
+    command.args(["--exact", "aws::addresses::child_that_opens_a_uri", "--nocapture"]);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
     }
@@ -34,7 +34,7 @@ const CREDENTIALS: [(&str, &str); 3] =
 
 /// The other process. On its own it has nothing to do.
 #[test]
-fn a_program_that_is_given_a_uri() {
+fn child_that_opens_a_uri() {
     let Ok(uri) = std::env::var("POSTBOX_TEST_URI") else { return };
     let works = |jobs: Mailbox<u64, u64>| {
         if !uri.contains("replies=") {
@@ -64,7 +64,7 @@ fn a_program_that_is_given_a_uri() {
 }
 
 #[test]
-fn a_uri_leads_to_a_queue_with_the_credentials_of_the_environment() {
+fn a_uri_opens_a_queue_with_the_credentials_of_the_environment() {
     for (server, suffix) in [(moto(), ""), (moto(), ".fifo"), (ministack(), "")] {
         let name = format!("by-uri-{}{suffix}", MessageId::new());
         let uri = format!(
@@ -80,7 +80,7 @@ fn a_uri_leads_to_a_queue_with_the_credentials_of_the_environment() {
 }
 
 #[test]
-fn a_uri_that_leads_nowhere_says_why() {
+fn a_uri_that_cannot_be_opened_says_why() {
     let server = moto();
     let here = |rest: &str| format!("sqs://eu-west-1/{rest}&endpoint={server}");
     let fails = |uri: &str, variables: &[(&str, &str)], is_transient: bool, words: &[&str]| {
@@ -140,7 +140,7 @@ fn a_queue_of_another_name_is_used_by_its_url() {
 }
 
 #[test]
-fn a_url_that_leads_to_no_queue_says_so_and_is_not_made_to() {
+fn a_url_without_a_queue_is_an_error_and_creates_none() {
     for url in ["jobs", "https://sqs.eu-west-1.amazonaws.com", "https://sqs.eu-west-1.amazonaws.com/1/", "ftp://a/b"] {
         let error = Place::moto().builder().queue_url("jobs", url).map(drop).unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { parameter: "queue_url", .. }), "{error:?}");
@@ -155,7 +155,7 @@ fn a_url_that_leads_to_no_queue_says_so_and_is_not_made_to() {
 }
 
 #[test]
-fn settings_that_sqs_does_not_take_are_named() {
+fn settings_that_sqs_does_not_accept_are_named() {
     let place = Place::moto();
     let backend = place.builder().build();
     // A server for tests may take anything; SQS says this.
@@ -203,7 +203,7 @@ fn a_missing_queue_is_named_with_its_region_by_every_verb() {
 
 /// Somebody removed it, or SQS does not know yet that it was made.
 #[test]
-fn a_queue_that_goes_is_made_again_where_that_is_allowed() {
+fn a_removed_queue_is_created_again_where_allowed() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.others().delete().blocking().unwrap();
@@ -242,7 +242,7 @@ fn names_and_tenants_are_kept_apart() {
 }
 
 #[test]
-fn names_that_sqs_does_not_allow_are_refused_before_it_is_asked() {
+fn names_that_sqs_does_not_allow_are_refused_without_a_request() {
     let place = Place::moto();
     let connection = Connection::new(place.builder().create_missing(true).build());
     for name in ["x".repeat(81), ".".repeat(27), ".fifo".into(), format!("{}.fifo", "x".repeat(76))] {
@@ -318,7 +318,7 @@ fn the_settings_of_a_queue_arrive() {
 }
 
 #[test]
-fn max_deliveries_that_the_queue_has_otherwise_is_an_error_unless_it_may_be_changed() {
+fn a_different_max_deliveries_of_the_queue_is_an_error_unless_it_may_be_changed() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         place.builder().build().create_queue(&place.name, QueueSettings::new().max_deliveries(3)).blocking().unwrap();
@@ -343,7 +343,7 @@ fn max_deliveries_that_the_queue_has_otherwise_is_an_error_unless_it_may_be_chan
 }
 
 #[test]
-fn who_may_not_look_at_a_queue_uses_it_all_the_same() {
+fn a_queue_can_be_used_without_permission_to_read_its_attributes() {
     let place = Place::moto();
     place.others().create().blocking().unwrap();
     place.first(usize::MAX, "GetQueueAttributes", || refusal("AccessDenied", "AccessDenied", "not yours to see"));
@@ -395,7 +395,7 @@ fn the_largest_message_passes() {
 }
 
 #[test]
-fn more_attributes_than_sqs_has_room_for_travel() {
+fn more_attributes_than_sqs_supports_are_delivered() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         let jobs = place.jobs();
@@ -409,7 +409,7 @@ fn more_attributes_than_sqs_has_room_for_travel() {
 }
 
 #[test]
-fn messages_of_other_programs_are_received_as_they_are() {
+fn messages_of_other_programs_are_received_unchanged() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         let jobs = place.jobs();
@@ -438,7 +438,7 @@ fn messages_of_other_programs_are_received_as_they_are() {
 }
 
 #[test]
-fn regions_are_apart() {
+fn regions_are_separate() {
     let place = Place::moto();
     place.jobs().send(&1).blocking().unwrap();
     let config = client(&place.server).config().to_builder();
@@ -477,7 +477,7 @@ while True:
 "#;
 
 #[test]
-fn a_server_is_reached_by_tls_if_its_certificate_is_good() {
+fn a_tls_server_is_used_if_its_certificate_is_valid() {
     let server = ministack();
     let certificates = Certificates::generate();
     let mut unwrap = Command::new("python3")
@@ -525,7 +525,7 @@ fn requests_go_through_the_proxy_of_the_environment() {
 
 /// AWS sees by it that functions call themselves.
 #[test]
-fn requests_of_a_function_say_in_which_call_they_are_made() {
+fn requests_of_a_lambda_function_carry_its_trace_id() {
     let place = Place::moto();
     let traces = Arc::new(Mutex::new(Vec::new()));
     place.proxy.on({

@@ -26,7 +26,7 @@ fn connect(uri: impl Into<String>) -> Connection {
 }
 
 #[test]
-fn by_tls_with_an_authority_of_ones_own() {
+fn tls_with_a_private_authority() {
     let certificates = Certificates::generate();
     let redis = Redis::builder().tls(&certificates).password("s3cret").start();
     let ca = certificates.ca();
@@ -48,7 +48,7 @@ fn by_a_unix_socket() {
 }
 
 #[test]
-fn databases_are_apart() {
+fn databases_are_separate() {
     let redis = Redis::start();
     let (zero, three) = (connect(redis.url()), connect(format!("{}?db=3", redis.url())));
     works(&three);
@@ -77,7 +77,7 @@ const TENANT: &str = "on >secret resetkeys ~{queue/tenant:* ~{postbox.replies:* 
                       +@keyspace +time";
 
 #[test]
-fn a_user_who_may_use_one_prefix_uses_it_and_no_other() {
+fn a_user_with_permissions_for_one_prefix_can_use_only_that() {
     let redis = Redis::builder().user("tenant", TENANT).start();
     let connection = connect(format!("redis://tenant:secret@127.0.0.1:{}", redis.port()));
     works(&connection.clone().prefix("tenant"));
@@ -97,7 +97,7 @@ fn a_user_who_may_use_one_prefix_uses_it_and_no_other() {
 
 /// One who may not ask what the server is hears of messages all the same, and others hear of its.
 #[test]
-fn a_user_with_few_rights_and_one_with_all_wake_each_other_in_a_cluster() {
+fn users_with_few_and_with_all_permissions_wake_each_other_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(std::time::Duration::from_secs(30)).start();
     for node in cluster.nodes() {
         let rules: Vec<&str> = ["ACL", "SETUSER", "tenant"].into_iter().chain(TENANT.split_whitespace()).collect();

@@ -34,7 +34,7 @@ fn entries(requests: &Mutex<Vec<Value>>) -> Vec<usize> {
 }
 
 #[test]
-fn a_lone_operation_is_one_request() {
+fn a_single_operation_is_one_request() {
     let place = Place::moto();
     let jobs = place.jobs();
     for _ in 0..3 {
@@ -50,7 +50,7 @@ fn a_lone_operation_is_one_request() {
 }
 
 #[test]
-fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
+fn operations_during_a_request_are_sent_in_full_batches() {
     let place = Place::moto();
     let jobs = place.jobs();
     let asked = hold_first(&place.proxy, "SendMessage");
@@ -78,7 +78,7 @@ fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
 }
 
 #[test]
-fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
+fn receives_without_a_wait_share_requests() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&(0..10).collect::<Vec<_>>()).blocking().unwrap();
@@ -107,7 +107,7 @@ fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
 }
 
 #[test]
-fn without_gathering_each_operation_is_a_request_of_its_own() {
+fn without_batching_each_operation_is_a_separate_request() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(moto(), suffix);
         let jobs = place.mailbox(place.builder().create_missing(true).gather(false));
@@ -127,7 +127,7 @@ fn without_gathering_each_operation_is_a_request_of_its_own() {
 }
 
 #[test]
-fn requests_are_no_larger_than_sqs_takes() {
+fn requests_do_not_exceed_the_size_limit_of_sqs() {
     let place = Place::moto();
     let connection = Connection::new(place.builder().create_missing(true).build());
     let texts: Mailbox<String> = connection.mailbox(&place.name).unwrap();
@@ -248,12 +248,12 @@ fn batch_of_five(
 
 const BATCHES: [&str; 3] = ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"];
 
-fn servers_fault(id: &str) -> Option<Value> {
+fn service_error(id: &str) -> Option<Value> {
     Some(json!({ "Id": id, "Code": "InternalError", "SenderFault": false, "Message": "try again" }))
 }
 
 #[test]
-fn an_entry_that_sqs_refuses_has_its_own_error_and_is_not_asked_for_again() {
+fn an_entry_that_sqs_refuses_has_its_own_error_and_is_not_repeated() {
     for verb in BATCHES {
         let (results, asked) = batch_of_five(verb, usize::MAX, |id| {
             Some(json!({ "Id": id, "Code": "InvalidMessageContents", "SenderFault": true, "Message": "not so" }))
@@ -268,9 +268,9 @@ fn an_entry_that_sqs_refuses_has_its_own_error_and_is_not_asked_for_again() {
 }
 
 #[test]
-fn an_entry_that_sqs_fails_to_do_is_asked_for_again_alone() {
+fn an_entry_that_sqs_fails_to_process_is_repeated_alone() {
     for verb in BATCHES {
-        for failure in [servers_fault as fn(&str) -> Option<Value>, |_| None] {
+        for failure in [service_error as fn(&str) -> Option<Value>, |_| None] {
             let (results, asked) = batch_of_five(verb, 2, failure);
             assert!(results.iter().all(Result::is_ok), "{verb}: {results:?}");
             assert_eq!(asked, [1, 3, 1, 3, 1], "{verb}");
@@ -279,9 +279,9 @@ fn an_entry_that_sqs_fails_to_do_is_asked_for_again_alone() {
 }
 
 #[test]
-fn an_entry_that_always_fails_is_a_transient_error_of_its_own() {
+fn an_entry_that_always_fails_has_its_own_transient_error() {
     for verb in BATCHES {
-        for failure in [servers_fault as fn(&str) -> Option<Value>, |_| None] {
+        for failure in [service_error as fn(&str) -> Option<Value>, |_| None] {
             let (results, asked) = batch_of_five(verb, usize::MAX, failure);
             let ok: Vec<_> = results.iter().map(Result::is_ok).collect();
             assert_eq!((ok, asked), (vec![true, false, true, false, true], vec![1, 3, 1, 3, 1]), "{verb}");
@@ -295,7 +295,7 @@ fn an_entry_that_always_fails_is_a_transient_error_of_its_own() {
 
 /// Where a server refuses the whole request for one entry, the other entries succeed.
 #[test]
-fn a_request_that_is_refused_is_divided() {
+fn a_refused_batch_is_split() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(moto(), suffix);
         let jobs = place.jobs();
@@ -325,7 +325,7 @@ fn a_request_that_is_refused_is_divided() {
 
 /// Throttling is the sender's fault, as SQS has it, and passes all the same.
 #[test]
-fn an_entry_that_is_throttled_is_asked_for_again() {
+fn a_throttled_entry_is_repeated() {
     let (results, asked) = batch_of_five("SendMessageBatch", 1, |id| {
         Some(json!({ "Id": id, "Code": "RequestThrottled", "SenderFault": true, "Message": "slow down" }))
     });
