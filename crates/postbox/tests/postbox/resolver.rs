@@ -15,7 +15,7 @@ fn memory() -> Connection {
     Connection::new(MemoryBackend::new())
 }
 
-/// What is resolved, as a mailbox of numbers.
+/// Resolves an identifier to a mailbox of numbers.
 fn numbers(resolver: &impl MailboxResolver, identifier: &str) -> Mailbox<u32> {
     resolver.resolve(identifier).blocking().unwrap().typed()
 }
@@ -68,7 +68,7 @@ fn only_cannot_resolve_is_swallowed() {
     }
     let resolver = CompositeResolver::new().factory(Broken);
     assert!(matches!(resolver.resolve_optional("x").blocking(), Err(Error::Connection { .. })));
-    // A name that is none leads nowhere.
+    // An invalid name does not resolve.
     let resolver = CompositeResolver::new().factory(memory());
     assert!(resolver.resolve_optional("two words").blocking().unwrap().is_none());
     assert_unresolved(resolver.resolve("two words").blocking(), "two words");
@@ -206,13 +206,13 @@ fn options_of_a_uri_and_of_the_builder_are_kept() {
     assert!(matches!(mailbox.send(&2).blocking(), Err(Error::MailboxFull { .. })));
     mailbox.receive().blocking().unwrap()[0].nack().blocking().unwrap();
     assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
-    // The builder goes before the URI.
+    // Options of the builder override the URI.
     let wider: Mailbox<u32> = postbox::open(uri).max_size(3).blocking().unwrap();
     wider.send_batch(&[1, 2, 3]).blocking().unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
     wider.delete().blocking().unwrap();
 }
 
-/// Wherever a password stands, and whatever is in it: what is shown has no part of it.
+/// No part of a password is shown, in any position and with any characters.
 #[test]
 fn no_secret_is_shown() {
     let addresses = |secret: &str| {
@@ -226,7 +226,7 @@ fn no_secret_is_shown() {
             addresses.push(format!("{scheme}://box?password={secret}"));
             addresses.push(format!("{scheme}://host/box?sentinel_password={secret}&max_sise=1"));
         }
-        // With an `@` in it, its end is a host like any other.
+        // After an `@` in a password, the rest is parsed as a host.
         if !secret.contains('@') {
             addresses.push(format!("redis://host:{secret}/box"));
             addresses.push(format!("redis+cluster://one:1,two:{secret}/box"));
@@ -235,7 +235,7 @@ fn no_secret_is_shown() {
         addresses.push(format!("redis:/user:{secret}@host/box"));
         addresses
     };
-    // No server of these addresses is tried: the texts above fail before, or lead to a name that cannot be resolved.
+    // No connection is made: these addresses are invalid, or their host names do not resolve.
     for secret in
         ["hunter2", "hun?ter2", "hun#ter2", "hun/ter2", "hun@ter2", "hun:ter2", "hun%3Fter2", "hun&t=er2", "?hunter2"]
     {
@@ -257,7 +257,7 @@ fn no_secret_is_shown() {
     }
 }
 
-/// A name is no address, whatever is in it.
+/// A name is not treated as an address, whatever characters it has.
 #[test]
 fn the_identifier_of_a_name_is_the_name() {
     let registry = RegistryResolver::new();
@@ -274,7 +274,7 @@ fn the_identifier_of_a_name_is_the_name() {
     }
 }
 
-/// What is printed for debugging has neither bodies nor the secrets of an address.
+/// Debug output contains neither bodies nor secrets of addresses.
 #[test]
 fn debugging_shows_no_bodies() {
     let secret = "hunter2";
@@ -310,7 +310,7 @@ fn debugging_shows_no_bodies() {
 
 #[test]
 fn tenants_are_apart() {
-    // A connection of its own for each: no name of one leads to a mailbox of the other.
+    // Each tenant has a separate connection, so no name of one tenant resolves to a mailbox of another.
     let tenant = || CompositeResolver::new().factory(memory());
     let (a, b) = (tenant(), tenant());
     numbers(&a, "notifications").send(&1).blocking().unwrap();
@@ -341,7 +341,7 @@ fn an_allow_list_compares_normalised_addresses() {
     assert!(UriMailboxFactory::new().allow_all().create("memory://any?max_size=9").blocking().is_ok());
 }
 
-/// An address leaves no allowed folder, however it is written, and creates nothing.
+/// No form of an address leads outside the allowed folders, and none creates a file.
 #[cfg(feature = "sqlite")]
 #[test]
 fn no_address_escapes_the_allowed_folders() {
@@ -383,7 +383,7 @@ fn no_address_escapes_the_allowed_folders() {
         for scheme in ["sqlite", "SQLITE"] {
             let address = format!("{scheme}://{root}/{rest}");
             let made = factory.create(&address).blocking();
-            // A mailbox of the file `replies` itself would be outside.
+            // As the mailbox of a file `replies`, this address would be outside the allowed folder.
             assert!(
                 matches!(made, Err(Error::Resolution { .. } | Error::InvalidParameter { .. })),
                 "{address}: {made:?}"
@@ -397,7 +397,7 @@ fn no_address_escapes_the_allowed_folders() {
         drop(made.unwrap_or_else(|error| panic!("{rest}: {error}")));
         assert!(files().iter().all(|path| path.to_str().unwrap().starts_with(&format!("{root}/replies/a.db"))));
     }
-    // Relative paths, and sockets.
+    // Relative paths and sockets are checked too.
     let factory = UriMailboxFactory::new().allow("sqlite://replies/").allow("redis+unix:///run/replies/");
     for refused in [
         "sqlite://replies/../secret.db/x",
@@ -423,7 +423,7 @@ fn assert_unresolved_for(result: Result<UntypedMailbox, Error>, expected: &str) 
     }
 }
 
-/// A mistake in an address is found before a file is made.
+/// An invalid address is an error before a file is created.
 #[cfg(feature = "sqlite")]
 #[test]
 fn an_address_that_fails_creates_nothing() {
@@ -461,7 +461,7 @@ fn an_address_that_fails_creates_nothing() {
         assert!(postbox::connect(&address).blocking().is_err(), "{address}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{address}");
     }
-    // A mailbox may have such a name in a file that exists.
+    // In an existing file, a mailbox may have such a name.
     postbox::connect(format!("sqlite://{root}/jobs")).blocking().unwrap();
     let odd: Mailbox<u32> = postbox::open(format!("sqlite://{root}/jobs/odd.db")).blocking().unwrap();
     odd.send(&1).blocking().unwrap();
@@ -492,7 +492,7 @@ fn a_prefix_separates_tenants() {
         let answers: Mailbox<u32> = place.mailbox("answers").unwrap();
         assert_eq!(answers.approximate_count().blocking().unwrap(), expected, "{name}");
     }
-    // No name escapes its prefix, and each sees its own.
+    // No name escapes its prefix, and each tenant sees only its own mailboxes.
     assert!(a.mailbox::<u32, (), Json>("../tenant-b/answers").is_err());
     assert!(connection.clone().prefix("a/b").mailbox::<u32, (), Json>("x").is_err());
     assert!(b.list().blocking().unwrap().is_empty());

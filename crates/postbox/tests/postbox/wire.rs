@@ -1,4 +1,4 @@
-//! The wire format: the page says what the code does, and nothing is lost on the way.
+//! The wire format: its documentation is true, and decoding returns the encoded message.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn reserved_names_that_are_not_known_are_ignored() {
     assert_eq!(headers.unwrap().attributes, BTreeMap::from([("a".into(), "b".into())]));
 }
 
-/// A message with this many headers without a name and a value.
+/// An encoded message with `count` headers that have empty names and values.
 fn empty_headers(many: usize) -> Bytes {
     let mut bytes = b"PB\x01".to_vec();
     let mut number = many;

@@ -13,7 +13,7 @@ fn a_shutdown_finishes_running_handlers_and_gives_back_other_messages() {
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     starts.recv().unwrap();
     handle.shutdown();
-    // The two that wait are given back at once, not when their leases end.
+    // The two buffered messages are given back at once, not when their leases end.
     let mut back = mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap();
     while back.len() < 2 {
         back.extend(mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap());
@@ -36,7 +36,7 @@ fn a_shutdown_does_not_count_deliveries_that_no_handler_saw() {
     while mailbox.counts().blocking().unwrap().in_flight < 4 {
         thread::yield_now();
     }
-    // From here on no handler begins, although one ends before the loop has seen the shutdown.
+    // From now on no handler starts, although one ends before the loop has seen the shutdown.
     handle.shutdown();
     release.cancel();
     assert_eq!(running.join().unwrap().given_back, 3);
@@ -55,7 +55,7 @@ fn a_message_of_a_handler_that_exceeds_the_shutdown_timeout_is_given_back() {
     let handle = worker.handle();
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     let context = starts.recv().unwrap();
-    // The keeper of leases, and then the deadline too.
+    // Wait for the alarm of the lease renewal, then also for the alarm of the deadline.
     rest(&mailbox);
     handle.shutdown();
     while mailbox.backend().clock().alarms() < 2 {
