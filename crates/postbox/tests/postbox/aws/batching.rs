@@ -1,4 +1,4 @@
-//! Requests that concurrent operations share, and what becomes of their entries.
+//! Batch requests for concurrent operations, and the results of their entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{HOURS, Place, answer, begin, end, json, moto, shown, take_all, until};
 
-/// Holds the first request of an operation, and notes what was asked for in each.
+/// Holds the first request of an operation, and records the bodies of all its requests.
 fn hold_first(proxy: &HttpProxy, operation: &'static str) -> Arc<Mutex<Vec<Value>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     proxy.on({
@@ -89,7 +89,7 @@ fn receives_without_a_wait_share_requests() {
     place.proxy.wait_until_held(1);
     receives.extend((0..12).map(|_| receive(100)));
     receives.extend((0..4).map(|_| receive(200)));
-    // The last ones may still get company.
+    // The last operations may share a request.
     until("the others", || asked.lock().unwrap().len() == 3);
     place.proxy.calm();
     let mut bodies: Vec<u64> = end(receives).into_iter().map(|got| got.unwrap()[0].body).collect();
@@ -161,7 +161,7 @@ fn requests_do_not_exceed_the_size_limit_of_sqs() {
     let sent = texts.send_batch(&vec![text.clone(); 10]).blocking().unwrap();
     sent.into_iter().for_each(|sent| drop(sent.unwrap()));
     assert_eq!(checked(10), 2, "five of 200 KiB fit");
-    // Concurrent ones, and some that are large by their attributes.
+    // Concurrent sends, and some whose attributes are large.
     let sends: Vec<_> = (0..12).map(|_| begin(texts.send(&text))).collect();
     let large =
         |_| (0..8).fold(texts.send(&String::new()), |send, at| send.attribute(format!("a{at}"), "y".repeat(20 << 10)));
@@ -171,16 +171,16 @@ fn requests_do_not_exceed_the_size_limit_of_sqs() {
     assert_eq!(texts.approximate_count().blocking().unwrap(), 34);
 }
 
-/// The proxy answers for the server: `fails` says how often each entry fails, and as what.
+/// Answers in place of the server. `fails` has the number of failures and the error of each entry.
 struct Failing {
     left: HashMap<String, usize>,
     failure: fn(&str) -> Option<Value>,
-    /// How often each was asked for.
+    /// The number of requests for each entry.
     asked: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Failing {
-    /// By the body of a message, or by the receipt of a delivery.
+    /// Answers a request. Entries are identified by the body of a message or the receipt of a delivery.
     fn reply(&mut self, request: &Value) -> Fate {
         let (mut successful, mut failed) = (Vec::new(), Vec::new());
         for entry in request["Entries"].as_array().unwrap() {
@@ -195,7 +195,7 @@ impl Failing {
                 }
             }
         }
-        // SQS leaves out a list that is empty.
+        // SQS omits empty lists.
         let mut reply = serde_json::Map::new();
         for (name, list) in [("Successful", successful), ("Failed", failed)] {
             if !list.is_empty() {
@@ -206,7 +206,8 @@ impl Failing {
     }
 }
 
-/// Five entries, of which the second and the fourth fail so often: their results, and how often each was asked for.
+/// Sends a batch of five, in which the second and fourth entry fail `times` times. Returns the results and the number of
+/// requests for each entry.
 fn batch_of_five(
     verb: &'static str,
     times: usize,
@@ -293,7 +294,7 @@ fn an_entry_that_always_fails_has_its_own_transient_error() {
     }
 }
 
-/// Where a server refuses the whole request for one entry, the other entries succeed.
+/// If a server refuses a whole request because of one entry, the other entries succeed.
 #[test]
 fn a_refused_batch_is_split() {
     for suffix in ["", ".fifo"] {
@@ -323,7 +324,7 @@ fn a_refused_batch_is_split() {
     }
 }
 
-/// Throttling is the sender's fault, as SQS has it, and passes all the same.
+/// SQS reports throttling as a fault of the sender. It is a transient error.
 #[test]
 fn a_throttled_entry_is_repeated() {
     let (results, asked) = batch_of_five("SendMessageBatch", 1, |id| {

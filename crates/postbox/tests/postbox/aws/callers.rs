@@ -1,4 +1,4 @@
-//! Operations whose callers drop them, do not poll them, or end their runtime; and users' own clients.
+//! Callers that drop operations, do not poll them or end their runtime, and users' own clients.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,7 +16,7 @@ use tokio::runtime::Builder;
 
 use super::{Begun, HOURS, LONG, Place, begin, end, moto, take_all, until};
 
-/// Polls it once.
+/// Polls an operation once.
 fn look<T>(begun: &mut Begun<T>) -> Option<T> {
     match begun.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
@@ -24,7 +24,7 @@ fn look<T>(begun: &mut Begun<T>) -> Option<T> {
     }
 }
 
-/// Polls it until its request is there.
+/// Polls an operation until its request has reached the proxy.
 fn ask<T>(place: &Place, begun: &mut Begun<T>, operation: &str) {
     until("its request", || {
         assert!(look(begun).is_none());
@@ -50,13 +50,13 @@ fn a_settle_waits_for_another_no_longer_than_its_lease() {
     let result = message.nack().blocking();
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
     place.proxy.calm();
-    // It was done, but whether that was in time nobody knows who looks so late.
+    // The server did it, but the caller polled too late to know whether the lease still held.
     let result = end([idle]).remove(0);
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
 
-/// Notes which threads make requests.
+/// An interceptor that records the threads that make requests.
 #[derive(Clone, Debug, Default)]
 struct Threads(Arc<Mutex<BTreeSet<String>>>);
 
@@ -108,9 +108,9 @@ fn interceptors_of_the_users_client_see_every_request() {
 
         let several = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         several.block_on(several.spawn(cycle(jobs.clone()))).unwrap();
-        // A runtime without I/O is enough.
+        // The caller's runtime needs no I/O.
         Builder::new_current_thread().build().unwrap().block_on(cycle(jobs.clone()));
-        // A blocking call within an async task.
+        // A blocking call within an async task works too.
         let waits = several.spawn({
             let jobs = jobs.clone();
             async move {
@@ -146,7 +146,7 @@ fn operations_of_dropped_callers_are_completed() {
     }
 }
 
-/// The messages of a dropped receive go to another receiver, or back if there is none.
+/// The messages of a dropped receive go to another receiver, or are released if there is none.
 #[test]
 fn a_dropped_receive_loses_no_message() {
     for has_other in [true, false] {
@@ -167,7 +167,7 @@ fn a_dropped_receive_loses_no_message() {
     }
 }
 
-/// A lease is counted from when the answer came, not from when the caller polled.
+/// A lease starts when the response arrives, not when the caller polls.
 #[test]
 fn a_lease_begins_when_the_answer_comes() {
     let lease = Duration::from_secs(2);
@@ -207,7 +207,7 @@ fn the_end_of_a_callers_runtime_loses_no_operation() {
     for fate in [|| Fate::Stall, || Fate::StallReply] {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         place.proxy.reset_counts();
-        // The long poll that they share may bring messages that these receivers do not take any more.
+        // The shared long poll may return messages for receivers that have ended.
         let waits = [(); 2].map(|()| {
             let waits = jobs.receive().visibility_timeout(Duration::from_secs(1)).wait_time(LONG);
             runtime.spawn(waits.into_future())
@@ -226,7 +226,7 @@ fn the_end_of_a_callers_runtime_loses_no_operation() {
             jobs.acknowledge_batch(&messages).blocking().unwrap().into_iter().for_each(|done| done.unwrap());
         }
         drop((sends, waits));
-        // One that was sent again because its connection was gone.
+        // A message may be there twice: its send was repeated because its connection had ended.
         take_all(&jobs);
     }
 }

@@ -1,4 +1,4 @@
-//! Dead letters: by the queue's own policy, by hand, and back.
+//! Dead letters: by the queue's redrive policy, by `dead_letter`, and redriving them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{HOURS, LONG, Place, answer, assert_passing, ministack, moto, shown, take_all};
 
-/// So many letters, in a group on a queue that has them.
+/// Makes `many` dead letters, in groups on a FIFO queue.
 fn dead(jobs: &Mailbox<u64, u64>, many: u64, group: impl Fn(u64) -> String) {
     for number in 0..many {
         let send = jobs.send(&number);
@@ -67,7 +67,7 @@ fn a_dead_letter_that_cannot_be_removed_from_its_queue_is_in_both_queues() {
     }
 }
 
-/// SQS remembers for five minutes what was sent, also if it was received since.
+/// SQS deduplicates for five minutes, also if the message was received meanwhile.
 #[test]
 fn a_redriven_message_can_be_dead_lettered_again() {
     for suffix in ["", ".fifo"] {
@@ -84,7 +84,7 @@ fn a_redriven_message_can_be_dead_lettered_again() {
     }
 }
 
-/// It counts from when a message was first sent.
+/// SQS counts the retention period from the first send of a message.
 #[test]
 fn dead_letters_are_kept_for_the_maximum_retention_period() {
     let by_hand = Place::moto();
@@ -100,7 +100,8 @@ fn dead_letters_are_kept_for_the_maximum_retention_period() {
     }
 }
 
-/// Two queues whose policies name a third one, with two letters each: one that SQS has buried, and one that was by hand.
+/// Two queues whose policies name the same dead-letter queue. Each has two dead letters: one that SQS has moved, and one by
+/// `dead_letter`.
 fn two_with_one_place_for_letters() -> (Place, [Mailbox<u64, u64>; 2]) {
     let place = Place::new(ministack(), "");
     let dead = place.call("CreateQueue", json!({ "QueueName": format!("{}-letters", place.name) }));
@@ -162,7 +163,7 @@ fn the_move_task_of_sqs_is_used_only_if_all_dead_letters_are_of_this_queue() {
     }
 }
 
-/// They come back while it lasts, if there are many.
+/// If there are many dead letters, they become visible again during the search.
 #[test]
 fn a_search_for_a_missing_dead_letter_ends() {
     let place = Place::moto();
@@ -200,7 +201,7 @@ fn a_policy_without_an_existing_queue_is_an_error() {
     assert!(text.contains(":nowhere") && text.contains("create it"), "{text}");
 }
 
-/// The policy has to be there for it, and the proxy answers for SQS.
+/// A queue with a redrive policy. The proxy answers the requests of a move task in place of the server.
 fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
     let place = Place::moto();
     place.builder().build().create_queue(&place.name, QueueSettings::new().max_deliveries(9)).blocking().unwrap();
@@ -242,7 +243,7 @@ fn a_failed_move_task_is_an_error() {
     assert!(text.contains("only 1") && text.contains("AccessDenied"), "{text}");
 }
 
-/// SQS hands out ten at a time, and of a group no more while those are out.
+/// SQS returns at most ten messages of a group, and no more until these are finished.
 #[test]
 fn any_number_of_dead_letters_is_redriven_in_order() {
     for server in [moto(), ministack()] {
@@ -300,11 +301,11 @@ fn dead_letters_that_cannot_be_moved_stay() {
     dead(&jobs, 3, one_group);
     place.first(usize::MAX, "SendMessage", Fate::unavailable);
     assert_passing(&jobs.dead_letters().redrive(10).blocking().unwrap_err(), &place.name);
-    // They are not left taken out.
+    // They are not left leased.
     assert_eq!(place.others().dead_letters().list(10).blocking().unwrap().len(), 3);
 }
 
-/// What is written on a letter counts too.
+/// The reason of a dead letter counts for the size limit.
 #[test]
 fn a_dead_letter_does_not_exceed_the_size_limit() {
     let place = Place::moto();

@@ -1,4 +1,4 @@
-//! Receipts: good until their deadline, once, whatever the server would say.
+//! Receipts are valid once and until their deadline, also on servers that would accept them later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn assert_expired<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
 }
 
-/// SQS counts whole seconds.
+/// Waits, because the server has its own clock. SQS has a resolution of one second.
 fn pass(seconds: u64) {
     std::thread::sleep(Duration::from_millis(seconds * 1_000 + 100));
 }
@@ -39,7 +39,7 @@ fn a_settle_after_the_deadline_sends_no_request() {
     assert_eq!(super::take_all(&place.others()).len(), 5, "all are there");
 }
 
-/// Also on the server that would take the old receipt for the new lease.
+/// One of the servers would accept the old receipt for the new lease.
 #[test]
 fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
     for server in [moto(), ministack()] {
@@ -57,7 +57,7 @@ fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
     }
 }
 
-/// What is asked for again is asked for no longer than the lease lasts, and what is done too late does not bring it back.
+/// Requests are repeated only while the lease holds. A late success does not restore the lease.
 #[test]
 fn a_settle_whose_response_is_late_has_no_lease() {
     type Act = fn(&Message<u64, u64>) -> Result<(), Error>;
@@ -79,7 +79,7 @@ fn a_settle_whose_response_is_late_has_no_lease() {
     }
 }
 
-/// Of acts that share a request, only those are over whose leases are.
+/// If operations share a late request, only those fail whose leases have ended.
 #[test]
 fn a_late_response_is_requested_again_for_leases_that_still_hold() {
     let place = Place::moto();
@@ -93,7 +93,7 @@ fn a_late_response_is_requested_again_for_leases_that_still_hold() {
     assert_expired(results.pop().unwrap());
 }
 
-/// What was done in time stays so, however long the others of its request take.
+/// An operation that was done in time succeeds, also if others of its request take longer.
 #[test]
 fn a_settle_that_was_done_in_time_does_not_wait_for_others() {
     let place = Place::moto();
@@ -214,7 +214,7 @@ fn an_extension_lasts_as_long_as_it_says() {
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
 
-/// What stands in line behind another request may be late when its turn comes. SQS would say yes.
+/// An operation that is queued behind another request may be too late when it is sent. SQS would accept it.
 #[test]
 fn a_settle_whose_lease_ends_in_the_queue_is_refused() {
     let place = Place::moto();
@@ -258,7 +258,7 @@ fn refusals_of_sqs_are_mapped_to_errors() {
         assert_expired(message.acknowledge().blocking());
         assert_eq!(place.proxy.requests(), [""; 0], "it is known to have ended");
         place.proxy.calm();
-        // The same of an entry of a batch.
+        // The same refusal for an entry of a batch.
         jobs.send_batch(&[1, 2]).blocking().unwrap();
         let messages = jobs.receive().max_messages(2).blocking().unwrap();
         place.proxy.on(move |_| {

@@ -1,4 +1,4 @@
-//! Replies in DynamoDB, with faults in between.
+//! Replies in DynamoDB, with a proxy that causes faults.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::{LONG, Place, answer, assert_passing, begin, config, dynamodb, end, j
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A table by the proxy, and the same past it.
+/// A table through the proxy, and the same table without the proxy.
 struct Table {
     place: Place,
     store: DynamoDbReplyStore,
@@ -56,7 +56,7 @@ fn state(store: &DynamoDbReplyStore, id: &ReplyId) -> Option<ReplyState> {
     store.get(id.clone()).blocking().unwrap().map(|entry| entry.state)
 }
 
-/// Each transition, the first request of which fares so.
+/// Asserts that each transition has one effect if its first request has this fate.
 fn assert_one_effect(table: &Table, fate: fn() -> Fate) {
     let id = ReplyId::new();
     table.place.first(1, "PutItem", fate);
@@ -130,7 +130,7 @@ fn retries_end_with_a_transient_error_that_names_the_table() {
     assert!(table.store.consume(id).blocking().unwrap().is_some());
 }
 
-/// It was done, and the answer was lost: the second request has it.
+/// The reply was consumed and the response lost. The second request returns it.
 #[test]
 fn a_reply_is_not_lost_if_all_responses_to_its_consumption_are() {
     for server in [dynamodb(), moto(), ministack()] {
@@ -204,7 +204,7 @@ fn thousands_of_waits_share_requests() {
     let table = Table::new(dynamodb());
     let ids: Vec<_> = (0..100).map(|_| table.pending()).collect();
     let start = Instant::now();
-    // Never more often than every 25 ms, however many begin to wait meanwhile; one request looks for a hundred.
+    // There is at most one round of requests every 25 ms, for any number of new waiters. One request reads a hundred replies.
     let assert_few = || {
         let looks = table.place.proxy.count("BatchGetItem");
         let rounds = start.elapsed().as_millis() as usize / 25 + 1;
@@ -255,7 +255,7 @@ fn no_requests_are_sent_without_waiters() {
                 assert!(end([waiting]).remove(0).unwrap());
             }
         }
-        // One more may have been under way; the next would come within a second.
+        // One more request may have been under way. Another one would come within a second.
         std::thread::sleep(Duration::from_millis(100));
         table.place.proxy.reset_counts();
         std::thread::sleep(Duration::from_millis(1_300));
@@ -277,7 +277,7 @@ fn a_missing_table_is_named_and_can_be_created() {
         assert!(matches!(error, Error::Resolution { .. }) && text.contains(&place.name), "{error:?}");
         assert!(text.contains("create_table()"), "{text}");
     }
-    // Also if replies to that are lost.
+    // The table is created also if responses to the creation are lost.
     place.first(1, "CreateTable", || Fate::DropReply);
     store.create_table().blocking().unwrap();
     place.first(1, "UpdateTimeToLive", || Fate::DropReply);
@@ -288,7 +288,7 @@ fn a_missing_table_is_named_and_can_be_created() {
 #[test]
 fn an_answer_that_is_too_large_is_an_error_and_can_be_replaced() {
     let table = Table::new(dynamodb());
-    // The queue on another server, the replies at this one.
+    // The queue is on another server than the replies.
     let queue = Place::moto();
     let backend = queue.builder().create_missing(true).replies(Arc::new(table.store.clone())).build();
     let jobs: Mailbox<u64, String> = Connection::new(backend).mailbox(&queue.name).unwrap();
@@ -313,7 +313,7 @@ fn a_request_is_answered_over_a_network_that_loses_every_first_reply() {
         for place in [&table.place, &queue] {
             let mut seen = Vec::new();
             place.proxy.on(move |request| {
-                // A lost reply to a receive leases the message for nobody.
+                // A lost reply to a receive leases a message that no receiver gets, so leases are short.
                 let is_first = request.operation != "ReceiveMessage" && !seen.contains(&request.operation);
                 seen.push(request.operation.clone());
                 if is_first { Fate::DropReply } else { Fate::Pass }
@@ -323,7 +323,7 @@ fn a_request_is_answered_over_a_network_that_loses_every_first_reply() {
         let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
         message.reply(&(message.body + 1)).blocking().unwrap();
         assert_eq!(reply.wait().timeout(LONG).blocking().unwrap(), 21);
-        // A reply is found again by its id, by another program, until it is taken.
+        // Another program can read the reply by its id until it is consumed.
         let again: Reply<u64> = jobs.reply(reply.id().clone());
         assert!(matches!(again.wait().timeout(LONG).blocking(), Err(Error::ReplyExpired { .. })));
     }

@@ -1,4 +1,4 @@
-//! Waiting: long polls that all share and that strand nothing.
+//! Waits: shared long polls that lose no message.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn thousands_of_waits_share_long_polls() {
     bodies.sort_unstable();
     assert_eq!(bodies, (0..40).collect::<Vec<_>>(), "those who came first have them");
     drop(rest);
-    // Sixteen polls at most, and as many messages as requests at worst.
+    // At most sixteen polls run at a time. In the worst case each returns one message.
     assert!(
         place.proxy.open() <= 16 + 4 && place.proxy.count("ReceiveMessage") <= 1 + 40 + 16,
         "{:?}",
@@ -32,7 +32,7 @@ fn thousands_of_waits_share_long_polls() {
     );
 }
 
-/// Each receiver has a poll and an error of its own.
+/// Without batching, each receiver has a separate poll and error.
 #[test]
 fn without_batching_each_waiter_gets_the_error_of_its_poll() {
     let place = Place::moto();
@@ -40,7 +40,7 @@ fn without_batching_each_waiter_gets_the_error_of_its_poll() {
     let jobs = place.mailbox(place.builder().gather(false));
     jobs.counts().blocking().unwrap();
     place.proxy.reset_counts();
-    // One that hangs keeps the others from nothing.
+    // A poll that hangs does not affect the others.
     let mut is_first = true;
     place.proxy.on(move |request| match request.operation == "ReceiveMessage" {
         true if std::mem::take(&mut is_first) => Fate::Stall,
@@ -51,7 +51,7 @@ fn without_batching_each_waiter_gets_the_error_of_its_poll() {
     let mut waiting = vec![receive()];
     place.proxy.wait_until_held(1);
     waiting.extend([receive(), receive()]);
-    // The receiver that has waited longest is told, as with messages.
+    // The receiver that has waited longest gets the error, as it would get a message.
     let last = waiting.pop();
     for result in end(waiting) {
         let error = result.unwrap_err();
@@ -61,7 +61,7 @@ fn without_batching_each_waiter_gets_the_error_of_its_poll() {
     drop(last);
 }
 
-/// It comes while the poll is under way that was made for a dropped receive.
+/// Sends a message during the poll of a receive that has ended, and asserts that another receiver gets it.
 fn assert_given_back(place: &Place, leave: impl FnOnce()) {
     place.proxy.wait_for("ReceiveMessage", 1);
     leave();
@@ -84,7 +84,7 @@ fn a_dropped_wait_loses_no_message() {
 fn a_wait_that_times_out_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
-    // The poll for them lasts as long as the longest.
+    // The shared poll lasts as long as the longest wait.
     let long = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
     let short = begin(jobs.receive().visibility_timeout(HOURS).wait_time(Duration::from_millis(100)));
     assert!(end([short]).remove(0).unwrap().is_empty());
@@ -159,7 +159,7 @@ fn a_failed_poll_is_the_error_of_all_waiters_and_the_next_one_works() {
     assert_eq!(jobs.receive().wait_time(LONG).blocking().unwrap()[0].body, 7);
 }
 
-/// SQS counts whole seconds, and its answer may be late: nobody waits for that.
+/// SQS waits for whole seconds and may answer late. The receive ends in time.
 #[test]
 fn a_wait_ends_in_time_if_the_poll_does_not() {
     let place = Place::moto();
@@ -173,7 +173,7 @@ fn a_wait_ends_in_time_if_the_poll_does_not() {
     assert_eq!(place.proxy.count("ReceiveMessage"), 1, "the poll of them all has not ended");
 }
 
-/// A connection may be dead and nobody knows. The SDK gives it up long after the end of its poll.
+/// A connection may be dead without a sign. The SDK gives it up long after the end of the poll.
 #[test]
 fn a_poll_that_does_not_end_is_replaced() {
     let place = Place::moto();
@@ -191,7 +191,7 @@ fn a_poll_that_does_not_end_is_replaced() {
 fn a_wait_continues_after_an_empty_poll() {
     let place = Place::moto();
     let jobs = place.jobs();
-    // The poll that the short one began ends before the long one's time.
+    // The poll of the short receive ends before the wait of the long one.
     let short = begin(jobs.receive().wait_time(Duration::from_secs(1)));
     place.proxy.wait_for("ReceiveMessage", 1);
     let long = begin(jobs.receive().wait_time(LONG));
@@ -201,7 +201,7 @@ fn a_wait_continues_after_an_empty_poll() {
     assert_eq!(end([long]).remove(0).unwrap()[0].body, 7);
 }
 
-/// A server, or something before it, that answers long polls at once.
+/// A server or a proxy may answer long polls at once.
 #[test]
 fn a_server_that_does_not_support_long_polls_is_not_polled_without_pause() {
     let place = Place::moto();

@@ -1,11 +1,11 @@
-//! Places that a URI leads to: TLS, a socket, a database, users with few rights, prefixes.
+//! Addresses: TLS, sockets, databases, users with few permissions, prefixes.
 
 use postbox::*;
 use postbox_test_servers::{Certificates, Redis, RedisCluster};
 
 use super::{LONG, apart, apart_in_cluster, until};
 
-/// A message and a reply go to and fro, and waiters are woken.
+/// Asserts that a request is answered and that waiting receivers are woken.
 fn works(connection: &Connection) {
     let jobs: Mailbox<u64, u64> = connection.mailbox("jobs").unwrap();
     let waiting = std::thread::spawn({
@@ -57,7 +57,7 @@ fn databases_are_separate() {
     let same_name: Mailbox<u64> = zero.mailbox("jobs").unwrap();
     assert!(same_name.receive().blocking().unwrap().is_empty());
     assert!(zero.list().blocking().unwrap().is_empty());
-    // A connection that is made again is at the same database.
+    // After a reconnect the connection uses the same database.
     redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     assert_eq!(jobs.receive().blocking().unwrap()[0].body, 1);
 }
@@ -71,7 +71,7 @@ fn a_password_with_any_characters() {
     works(&connect(format!("redis://an%40na:{encoded}@127.0.0.1:{}", redis.port())));
 }
 
-/// What a tenant needs: the keys and channels of its prefix, and those of replies.
+/// The permissions that a tenant needs: the keys and channels of its prefix, and those of replies.
 const TENANT: &str = "on >secret resetkeys ~{queue/tenant:* ~{postbox.replies:* resetchannels &{queue/tenant:* \
                       &{postbox.replies:* -@all +@connection +@scripting +@pubsub +@string +@list +@hash +@sortedset \
                       +@keyspace +time";
@@ -95,7 +95,7 @@ fn a_user_with_permissions_for_one_prefix_can_use_only_that() {
     assert!(connection.list().blocking().is_err());
 }
 
-/// One who may not ask what the server is hears of messages all the same, and others hear of its.
+/// A user without permission to read the server's version wakes other users and is woken by them.
 #[test]
 fn users_with_few_and_with_all_permissions_wake_each_other_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(std::time::Duration::from_secs(30)).start();

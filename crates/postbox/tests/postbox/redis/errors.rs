@@ -1,4 +1,4 @@
-//! What goes wrong has a readable reason, says whether trying again helps, and shows no secret.
+//! Errors have a readable reason, say whether a retry can succeed, and show no secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::{apart, jobs, until};
 
 const SECRET: &str = "s3cret-Pa55";
 
-/// What opening a mailbox and sending to it comes to.
+/// The error of opening a mailbox or sending to it.
 fn failure(uri: &str) -> Error {
     let opened = postbox::open::<u64, (), Json>(uri).blocking();
     opened.and_then(|jobs| jobs.send(&1).blocking()).expect_err(uri)
 }
 
-/// It fails for good (or not), with these words, and without the secret.
+/// Asserts that a send fails permanently or transiently, that the error contains `words`, and that it shows no secret.
 fn assert_fails(uri: &str, is_transient: bool, words: &[&str]) {
     let error = failure(uri);
     let (text, debug) = (error.to_string(), format!("{error:?}"));
@@ -66,7 +66,7 @@ fn a_tls_mismatch_is_a_permanent_error() {
     let at = |scheme: &str, redis: &Redis| format!("{scheme}://127.0.0.1:{}/jobs", redis.port());
     assert_fails(&format!("{}{}", at("rediss", &tls), ca(&others)), false, &["does not agree on TLS"]);
     assert_fails(&at("rediss", &tls), false, &["does not agree on TLS"]);
-    // Servers that take the one for the other wait for more, or hang up without a word.
+    // A server that gets TLS instead of plain text, or plain text instead of TLS, waits for more bytes or closes the connection.
     assert_fails(&format!("{}{}", at("rediss", &plain), ca(&certificates)), true, &["does not answer", "TLS"]);
     let error = failure(&at("redis", &tls));
     assert!(error.to_string().contains("cannot be reached, or does not answer"), "{error}");
@@ -89,7 +89,7 @@ fn a_full_server_refuses_sends_and_still_delivers() {
     };
     assert!(matches!(&error, Error::MailboxFull { limit, .. } if limit.contains("maxmemory")), "{error:?}");
     assert!(error.is_transient() && sent > 20, "{sent}");
-    // Another program, and one with settings.
+    // Another connection, and one whose mailbox has settings.
     for other in [apart(&url), apart(&url).max_deliveries(7)] {
         let texts: Mailbox<String> = other.mailbox("texts").unwrap();
         assert!(matches!(texts.send(&text).blocking(), Err(Error::MailboxFull { .. })));
@@ -100,7 +100,7 @@ fn a_full_server_refuses_sends_and_still_delivers() {
         messages[1].acknowledge().blocking().unwrap();
         messages[2].acknowledge().blocking().unwrap();
         sent -= 2;
-        // Until the last of the freed memory is used again.
+        // Send until the freed memory is used again.
         while texts.send(&text).blocking().is_ok() {
             sent += 1;
         }
@@ -137,13 +137,13 @@ fn an_error_names_a_replica_as_the_cause() {
     assert_fails(&format!("{}/jobs?timeout=0.1", replica.url()), true, &["is a replica", "connect to the primary"]);
 }
 
-/// It becomes one, and later a primary again: operations wait for that.
+/// Operations wait until a server that became a replica is a primary again.
 #[test]
 fn operations_wait_for_a_primary_that_became_a_replica() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     jobs.send(&1).blocking().unwrap();
-    // It is one before it has its copy, and that primary it will not find.
+    // The server becomes a replica at once, before it copies any data. Its primary does not exist.
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let sending = std::thread::spawn({
         let jobs = jobs.clone();
@@ -161,7 +161,8 @@ fn operations_wait_for_a_server_that_loads_its_data() {
     let patient = jobs(&apart(&redis.url()));
     let hasty: Mailbox<u64> = postbox::open(format!("{}/jobs?timeout=0.01", redis.url())).blocking().unwrap();
     patient.send(&1).blocking().unwrap();
-    // It looks after its clients every thousand commands, and takes a tenth of a second for these.
+    // While it loads the append-only file, the server handles clients after every 1 000 commands, which take 100 ms with the
+    // delay below.
     redis.command(&["EVAL", "for i = 1, 12000 do redis.call('SET', 'key' .. i, i) end", "0"]);
     redis.configure("key-load-delay", "100");
     redis.kill();
@@ -201,7 +202,7 @@ fn a_port_without_a_server_is_a_transient_error() {
     redis.kill();
     for scheme in ["redis", "redis+cluster", "redis+sentinel"] {
         let uri = format!("{scheme}://:{SECRET}@127.0.0.1:{port}/jobs?primary=postbox");
-        // At once: nobody's patience is asked for.
+        // The error comes at once, without the timeout.
         let error = postbox::open::<u64, (), Json>(&uri).blocking().expect_err(&uri);
         assert!(error.is_transient(), "{error:?}");
         assert!(error.to_string().contains(&format!("{scheme}://127.0.0.1:{port}")), "{error}");
@@ -260,7 +261,7 @@ fn an_invalid_uri_is_an_error_that_lists_what_is_allowed() {
     assert!(error.to_string().contains("open()"), "{error}");
 }
 
-/// Without its password.
+/// Removes the password, so that the server accepts all clients.
 fn redis_is_open(redis: &Redis) {
     let mut client = redis.client().unwrap();
     client.call(&["AUTH", SECRET]).unwrap();
@@ -273,7 +274,7 @@ fn a_database_that_the_server_does_not_have_is_refused() {
     assert_fails(&format!("{}/jobs?db=99", redis.url()), false, &["DB index"]);
 }
 
-/// Keeps all that is logged.
+/// A layer that records all events and spans.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<String>>);
 

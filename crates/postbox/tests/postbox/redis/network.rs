@@ -1,4 +1,4 @@
-//! Connections that are cut, stalled, refused and slow: operations and waiting receivers go on by themselves.
+//! Connections that are cut, stalled, refused and slow: operations and waiting receivers continue without help.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn operations_and_waits_continue_after_a_cut() {
 fn operations_and_waits_continue_after_a_cut_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let node = cluster.primary_of_key("{queue:jobs}");
-    // Not through the proxies.
+    // This connection does not use the proxies.
     let near = |body: u64| {
         let proxy = cluster.proxy(node).stats().connections;
         jobs(&apart_in_cluster(&cluster)).send(&body).blocking().unwrap();
@@ -54,7 +54,7 @@ fn operations_and_waits_continue_after_a_cut_in_a_cluster() {
     }
 }
 
-/// A reply that is awaited is heard of after a cut, too.
+/// A wait for a reply continues after a cut.
 #[test]
 fn a_wait_for_a_reply_continues_after_a_cut() {
     let redis = Redis::start();
@@ -70,7 +70,7 @@ fn a_wait_for_a_reply_continues_after_a_cut() {
     assert_eq!(waiting.join().unwrap().unwrap(), 10);
 }
 
-/// The old connection stays stalled for ever; new ones are well.
+/// A network whose first connection stalls for ever, and whose later connections work.
 struct HalfOpen {
     redis: Redis,
     stalled: Proxy,
@@ -109,7 +109,7 @@ fn a_request_that_arrives_late_has_no_second_effect() {
     far.send(&0).blocking().unwrap();
     far.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
     network.stall();
-    // These give the old connection up and go through the new one. The old one holds the first attempt.
+    // These operations give up the old connection and use a new one. The old connection holds their first attempts.
     far.send(&1).blocking().unwrap();
     far.send(&2).blocking().unwrap();
     let before = calls(&network.redis, "evalsha");
@@ -212,7 +212,7 @@ fn a_slow_network_only_delays_operations() {
     assert_eq!(waiting.join().unwrap(), 2);
 }
 
-/// Whoever waits again and again is watched over once.
+/// A receiver that waits repeatedly has one background task.
 #[test]
 fn many_short_waits_leave_no_task_behind() {
     let redis = Redis::start();
@@ -223,7 +223,7 @@ fn many_short_waits_leave_no_task_behind() {
     }
     let waiting = waiting_for_one(&connection);
     until("a sign of life", || calls(&redis, "ping") > before);
-    // The watchers of the short waits would have followed by now.
+    // By now, background tasks of the short waits would have sent requests.
     std::thread::sleep(Duration::from_millis(1_500));
     let signs = calls(&redis, "ping") - before;
     jobs(&connection).send(&1).blocking().unwrap();
@@ -232,7 +232,7 @@ fn many_short_waits_leave_no_task_behind() {
     until("the end of the subscription", || listeners(&redis) == 0);
 }
 
-/// An outage is reported to all at the same time, not to one after the other.
+/// An outage is reported to all waiting receivers at the same time, not to one after the other.
 #[test]
 fn an_outage_is_reported_to_all_waiting_receivers() {
     let redis = Redis::start();
@@ -248,7 +248,7 @@ fn an_outage_is_reported_to_all_waiting_receivers() {
     until("all subscriptions", || waited_for(&redis) == 300);
     proxy.refuse();
     proxy.cut();
-    // One after the other this would take minutes.
+    // Reports one after the other would take minutes.
     for waiter in waiting {
         let error = runtime.block_on(waiter).unwrap().unwrap_err();
         assert!(error.is_transient(), "{error:?}");
@@ -264,7 +264,7 @@ fn waiting_receivers_notice_a_dead_connection_to_a_node() {
     cluster.proxy(node).retarget(stalled.port());
     let waiting = waiting_for_one(&apart_in_cluster(&cluster));
     until("a subscription", || listeners(cluster.node(node)) == 1);
-    // The connections that there are stay stalled for ever; new ones are well.
+    // The present connections stall for ever. New connections work.
     stalled.stall(Direction::Both);
     cluster.proxy(node).retarget(port);
     jobs(&apart_in_cluster(&cluster)).send(&7).blocking().unwrap();

@@ -1,4 +1,4 @@
-//! Servers that are killed, paused, restarted, moved to other data, and that forget their scripts.
+//! Servers that are killed, paused and restarted, that get other data, and that forget their scripts.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use postbox_test_servers::Redis;
 use super::work::Work;
 use super::{LONG, apart, jobs, listeners, until, waiting_for_one};
 
-/// A few rounds, or as many as `POSTBOX_REDIS_ROUNDS` says.
+/// The number of rounds: `POSTBOX_REDIS_ROUNDS` or a default.
 pub(super) fn rounds(few: usize) -> usize {
     std::env::var("POSTBOX_REDIS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
 }
@@ -32,7 +32,7 @@ fn a_killed_server_loses_no_confirmed_operation() {
     println!("{} sent, consumers went on after {pauses:?}, {:?} errors", work.many_sent(), work.errors);
     assert_eq!(Work::count(&work.came_back), 0, "acknowledged messages came back");
     until("an empty mailbox", || {
-        // What was sent without an answer may be there, and what was received without one comes back.
+        // A send without a reply may have stored its message. Messages of a receive without a reply are delivered again.
         let messages = mailboxes[0].receive().max_messages(100).blocking().unwrap();
         mailboxes[0].acknowledge_batch(&messages).blocking().unwrap();
         mailboxes[0].approximate_count().blocking().unwrap() == 0
@@ -76,7 +76,7 @@ fn a_paused_server_only_delays_operations() {
     assert_eq!(jobs(&one).approximate_count().blocking().unwrap(), 0);
 }
 
-/// The attempts that were given up are in the server's buffers, and are carried out when it goes on.
+/// The server's buffers hold attempts that the client has given up. The server executes them when it resumes.
 #[test]
 fn repeated_attempts_to_a_paused_server_have_one_effect() {
     let redis = Redis::start();
@@ -93,7 +93,7 @@ fn repeated_attempts_to_a_paused_server_have_one_effect() {
         let jobs = jobs.clone();
         move || jobs.receive().visibility_timeout(LONG).blocking()
     });
-    // Longer than an attempt: by then there are several.
+    // The pause is longer than an attempt, so there are several attempts.
     std::thread::sleep(Duration::from_millis(3_500));
     redis.resume();
     sending.join().unwrap().unwrap();
@@ -137,7 +137,7 @@ fn the_largest_batch_is_one_request_each_way() {
     for done in jobs.acknowledge_batch(&messages).blocking().unwrap() {
         done.unwrap();
     }
-    // Each by its hash in vain, and with its source.
+    // Each script is called by hash, which fails, then by source.
     assert_eq!(super::calls(&redis, "evalsha") + super::calls(&redis, "eval"), before + 6);
     assert!(jobs.receive().max_messages(1_001).blocking().unwrap_err().to_string().contains("1000"));
 }
@@ -169,7 +169,7 @@ fn an_idle_mailbox_is_removed_with_all_keys_and_returns_with_its_settings() {
     client.send(&2).delay(LONG).expires_in(LONG).group("a").blocking().unwrap();
     client.receive().blocking().unwrap();
     let keys = || redis.command(&["KEYS", "{queue:client}*"]);
-    // None outlives the others. The delayed message is in use until its time has come.
+    // All keys expire together. The mailbox is in use until the delayed message is due.
     for key in keys().lines() {
         let left: i64 = redis.command(&["PTTL", key]).parse().unwrap();
         assert!((3_600_000..=7_200_000).contains(&left), "{key} has {left}");
