@@ -81,6 +81,8 @@ struct Shared {
 struct State {
     target: u16,
     stalled: [bool; 2],
+    /// Number of directions of connections that hold bytes because of a stall.
+    held: usize,
     delay: [Duration; 2],
     faults: Vec<Fault>,
     /// Counters of connections that have ended.
@@ -128,6 +130,7 @@ impl Proxy {
         let state = State {
             target,
             stalled: [false; 2],
+            held: 0,
             delay: [Duration::ZERO; 2],
             faults: Vec::new(),
             past: Stats::default(),
@@ -164,6 +167,11 @@ impl Proxy {
                 *stalled |= direction.includes(each);
             }
         });
+    }
+
+    /// Waits until a stalled connection holds bytes.
+    pub fn wait_until_held(&self) {
+        self.wait("bytes that are held", |state| state.held > 0);
     }
 
     /// Ends [`Proxy::stall`] and forwards the held bytes.
@@ -366,7 +374,9 @@ impl Pump {
             if !state.stalled[direction] {
                 break;
             }
+            state.held += 1;
             state = self.shared.wait(state);
+            state.held -= 1;
         }
         let delay = state.delay[direction];
         drop(state);

@@ -231,9 +231,11 @@ fn a_slot_migration_is_not_mistaken_for_an_answer() {
             std::thread::spawn(move || near.approximate_count().blocking())
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(200));
+    cluster.proxy(from).wait_until_held();
+    let received = || cluster.proxy(from).stats().bytes_to_client;
+    let before = received();
     cluster.migrate_slot(slot, (from + 1) % 3);
-    std::thread::sleep(Duration::from_millis(50));
+    until("the notification", || received() > before);
     cluster.proxy(from).resume();
     for asking in asking {
         assert_eq!(asking.join().unwrap().unwrap(), 3);

@@ -149,7 +149,7 @@ fn a_stalled_connection_only_delays_operations() {
             move || other.send(&1).blocking()
         });
         jobs(&near).send(&1).blocking().unwrap();
-        std::thread::sleep(Duration::from_millis(100));
+        proxy.wait_until_held();
         proxy.resume();
         sending.join().unwrap().unwrap();
         assert_eq!(waiting.join().unwrap(), 1);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use postbox::*;
-use postbox_test_servers::Redis;
+use postbox_test_servers::{Proxy, Redis};
 
 use super::work::Work;
 use super::{LONG, apart, jobs, listeners, until, waiting_for_one};
@@ -80,10 +80,12 @@ fn a_paused_server_only_delays_operations() {
 #[test]
 fn repeated_attempts_to_a_paused_server_have_one_effect() {
     let redis = Redis::start();
-    let connection = apart(&redis.url());
+    let proxy = Proxy::start(redis.port());
+    let connection = apart(&proxy.url());
     let jobs = jobs(&connection);
     jobs.send(&0).blocking().unwrap();
     let clients = redis.connected_clients();
+    let connections = proxy.stats().connections;
     redis.pause();
     let sending = std::thread::spawn({
         let jobs = jobs.clone();
@@ -93,8 +95,8 @@ fn repeated_attempts_to_a_paused_server_have_one_effect() {
         let jobs = jobs.clone();
         move || jobs.receive().visibility_timeout(LONG).blocking()
     });
-    // The pause is longer than an attempt, so there are several attempts.
-    std::thread::sleep(Duration::from_millis(3_500));
+    // A new connection means that the first attempt was given up.
+    until("a second attempt", || proxy.stats().connections > connections);
     redis.resume();
     sending.join().unwrap().unwrap();
     let received = receiving.join().unwrap().unwrap();
