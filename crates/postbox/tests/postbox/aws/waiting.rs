@@ -22,7 +22,7 @@ fn thousands_of_waits_share_long_polls() {
     }
     let mut bodies: Vec<u64> = end(waiting).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();
-    assert_eq!(bodies, (0..40).collect::<Vec<_>>(), "those who came first have them");
+    assert_eq!(bodies, (0..40).collect::<Vec<_>>(), "the first receivers have them");
     drop(rest);
     // At most sixteen polls run at a time. In the worst case each returns one message.
     assert!(

@@ -169,7 +169,7 @@ fn a_slot_migration_under_load_loses_and_duplicates_nothing() {
             for some in [&[][..], first, last] {
                 some.iter().for_each(|key| migration.move_key(key));
                 let before = held();
-                until("somebody who is sent away", || held() > before);
+                until("a redirected request", || held() > before);
             }
             migration.move_keys();
             migration.finish();

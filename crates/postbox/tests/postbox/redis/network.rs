@@ -222,13 +222,13 @@ fn many_short_waits_leave_no_task_behind() {
         assert!(jobs(&connection).receive().wait_time(Duration::from_millis(1)).blocking().unwrap().is_empty());
     }
     let waiting = waiting_for_one(&connection);
-    until("a sign of life", || calls(&redis, "ping") > before);
+    until("a ping", || calls(&redis, "ping") > before);
     // By now, background tasks of the short waits would have sent requests.
     std::thread::sleep(Duration::from_millis(1_500));
-    let signs = calls(&redis, "ping") - before;
+    let pings = calls(&redis, "ping") - before;
     jobs(&connection).send(&1).blocking().unwrap();
     waiting.join().unwrap();
-    assert!(signs < 20, "{signs} signs of life");
+    assert!(pings < 20, "{pings} pings");
     until("the end of the subscription", || listeners(&redis) == 0);
 }
 

@@ -104,7 +104,7 @@ fn waiting_receivers_send_no_commands() {
     until("a subscription", || listeners(&redis) == 1);
     std::thread::sleep(Duration::from_secs(2));
     // Each receiver looks for messages before and after it subscribes. The first call also sends the script's source.
-    assert!(asked() - before <= 4 * 2 + 1 + 2 * 2, "{} looks", asked() - before);
+    assert!(asked() - before <= 4 * 2 + 1 + 2 * 2, "{} script calls", asked() - before);
     jobs(&connection).send_batch([&1, &2, &3, &4]).blocking().unwrap();
     for waiting in waiting {
         waiting.join().unwrap();

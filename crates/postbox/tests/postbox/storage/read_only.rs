@@ -1,4 +1,4 @@
-//! Files and folders that cannot be written. Permissions do not bind every user, so the disk of these tests refuses.
+//! Files and folders that cannot be written. The simulated disk refuses the writes, because root ignores permissions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|file| (file.display().to_string(), std::fs::read(&file).unwrap())).collect()
 }
 
-/// Names the file and says why; trying again does not help.
+/// Asserts that an error names the file, says why, and is permanent.
 fn assert_refused<T: std::fmt::Debug>(machine: &Machine, result: Result<T, Error>) {
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Connection { transient: false, .. }), "{error:?}");
@@ -60,7 +60,7 @@ fn a_file_that_is_read_only_for_this_process_may_be_open_in_another() {
         let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
         jobs.send(&1).blocking().unwrap();
         machine.disk.protect(protection);
-        // By a connection of its own, as another program has.
+        // Use a separate connection, as another program has.
         let apart = format!("sqlite://{}/jobs?synchronous=normal", machine.file().display());
         assert_refused(&machine, postbox::open::<u32, (), Json>(apart).blocking());
         machine.disk.protect(Protection::None);
