@@ -68,9 +68,9 @@ pub enum Fate {
     DropReply,
     /// Forward the request after a delay.
     Delay(Duration),
-    /// Hold the request until [`HttpProxy::calm`]. It is lost if the client closes the connection before.
+    /// Hold the request until [`HttpProxy::clear_faults`]. It is lost if the client closes the connection before.
     Stall,
-    /// Forward the request, and hold the reply until [`HttpProxy::calm`]. The reply is lost if the client closes the
+    /// Forward the request, and hold the reply until [`HttpProxy::clear_faults`]. The reply is lost if the client closes the
     /// connection before.
     StallReply,
     /// Forward the request with this body.
@@ -169,8 +169,8 @@ struct State {
     /// The operations of all requests.
     log: Vec<String>,
     stalled: bool,
-    /// Number of calls of [`HttpProxy::calm`].
-    calms: usize,
+    /// Number of calls of [`HttpProxy::clear_faults`].
+    clears: usize,
     held: usize,
     connections: HashMap<usize, Connection>,
     next_connection: usize,
@@ -216,7 +216,7 @@ impl HttpProxy {
             hook: None,
             log: Vec::new(),
             stalled: false,
-            calms: 0,
+            clears: 0,
             held: 0,
             connections: HashMap::new(),
             next_connection: 0,
@@ -256,10 +256,10 @@ impl HttpProxy {
     }
 
     /// Removes the hook, and forwards everything that [`Fate::Stall`] and [`Fate::StallReply`] hold.
-    pub fn calm(&self) {
+    pub fn clear_faults(&self) {
         self.change(|state| {
             state.hook = None;
-            state.calms += 1;
+            state.clears += 1;
         });
     }
 
@@ -424,13 +424,13 @@ impl Forwarder {
 
     fn forward(&mut self, mut message: Message) -> Result<(), Closed> {
         let request = HttpRequest::new(&message);
-        let (hook, calms) = {
+        let (hook, clears) = {
             let mut state = lock(&self.shared.state);
             state.log.push(request.operation.clone());
-            (state.hook.clone(), state.calms)
+            (state.hook.clone(), state.clears)
         };
         let fate = hook.map_or(Fate::Pass, |hook| lock(&hook)(&request));
-        let until_calm = |state: &State| state.calms == calms;
+        let until_cleared = |state: &State| state.clears == clears;
         let reply = match fate {
             Fate::Pass => self.pass(message)?,
             Fate::Answer { status, headers, body } => {
@@ -447,12 +447,12 @@ impl Forwarder {
                 self.pass(message)?
             }
             Fate::Stall => {
-                self.shared.hold(self.number, None, until_calm)?;
+                self.shared.hold(self.number, None, until_cleared)?;
                 self.pass(message)?
             }
             Fate::StallReply => {
                 let reply = self.pass(message)?;
-                self.shared.hold(self.number, None, until_calm)?;
+                self.shared.hold(self.number, None, until_cleared)?;
                 reply
             }
             Fate::Rewrite(body) => {

@@ -150,7 +150,7 @@ fn error_answers_equal_those_of_aws() {
         assert!(body.contains(&format!("{kind}\"")), "{body}");
     }
     assert!(echo.seen().is_empty());
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!(client.call("SendMessage", "b").unwrap(), ok("b"));
     assert_eq!(proxy.count("SendMessage"), 5);
 }
@@ -178,12 +178,12 @@ fn a_dropped_request_has_no_effect_and_a_dropped_reply_has() {
     assert!(echo.seen().is_empty());
     assert!(Client::connect(&proxy).call("SendMessage", "done").is_err());
     assert_eq!(echo.seen(), ["done"]);
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!(Client::connect(&proxy).call("SendMessage", "a").unwrap(), ok("a"));
 }
 
 #[test]
-fn a_stalled_request_is_forwarded_after_calm() {
+fn a_stalled_request_is_forwarded_after_clear_faults() {
     let (echo, proxy, mut client) = start();
     proxy.on(|request| match request.operation.as_str() {
         "Before" => Fate::Stall,
@@ -198,7 +198,7 @@ fn a_stalled_request_is_forwarded_after_calm() {
     assert_eq!(echo.seen(), ["b"]);
     // Requests on other connections are forwarded.
     assert_eq!(Client::connect(&proxy).call("Else", "c").unwrap(), ok("c"));
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!((client.receive().unwrap(), other.receive().unwrap()), (ok("a"), ok("b")));
     assert_eq!(echo.seen(), ["b", "c", "a"]);
 
@@ -208,7 +208,7 @@ fn a_stalled_request_is_forwarded_after_calm() {
     proxy.wait_until_held(1);
     proxy.cut();
     assert!(client.receive().is_err() && other.call("Before", "e").is_err());
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!(Client::connect(&proxy).call("Else", "f").unwrap(), ok("f"));
     assert_eq!(echo.seen(), ["b", "c", "a", "f"]);
 }

@@ -84,8 +84,8 @@ proptest! {
     }
 
     #[test]
-    fn decoding_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..60), ours in any::<bool>()) {
-        if ours {
+    fn decoding_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..60), has_magic in any::<bool>()) {
+        if has_magic {
             bytes.splice(0..0, *b"PB\x01");
         }
         let _ = decode(bytes.into());

@@ -110,9 +110,9 @@ fn a_uri_that_cannot_be_opened_says_why() {
     fails(&format!("sqs://eu-west-1/x?endpoint=user:{SECRET}%40host"), &CREDENTIALS, false, &["endpoint", "***@host"]);
     fails("sqs:///x", &CREDENTIALS, false, &["region"]);
     fails("sqs://eu-west-1/x?endpoint=localhost", &CREDENTIALS, false, &["endpoint", "http://localhost:4566"]);
-    let nobody = HttpProxy::start(1);
-    nobody.refuse(true);
-    let uri = format!("sqs://eu-west-1/x?endpoint=http://user:{SECRET}%40127.0.0.1:{}", nobody.port());
+    let closed_port = HttpProxy::start(1);
+    closed_port.refuse(true);
+    let uri = format!("sqs://eu-west-1/x?endpoint=http://user:{SECRET}%40127.0.0.1:{}", closed_port.port());
     fails(&uri, &CREDENTIALS, true, &["sqs://eu-west-1/x", "127.0.0.1"]);
 }
 

@@ -59,7 +59,7 @@ fn operations_during_a_request_are_sent_in_full_batches() {
     sends.extend((1..=64).map(|number| begin(jobs.send(&number))));
     until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
     assert_eq!(place.proxy.count("SendMessage"), 8, "the other four together");
 
@@ -71,7 +71,7 @@ fn operations_during_a_request_are_sent_in_full_batches() {
     done.extend(messages[1..].iter().map(|message| begin(message.acknowledge())));
     until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end(done).into_iter().for_each(|done| done.unwrap());
     assert_eq!(place.proxy.count("DeleteMessage"), 8);
     assert_eq!(place.others().approximate_count().blocking().unwrap(), 0);
@@ -91,7 +91,7 @@ fn receives_without_a_wait_share_requests() {
     receives.extend((0..4).map(|_| receive(200)));
     // The last operations may share a request.
     until("the others", || asked.lock().unwrap().len() == 3);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     let mut bodies: Vec<u64> = end(receives).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();
     bodies.dedup();
@@ -117,7 +117,7 @@ fn without_batching_each_operation_is_a_separate_request() {
         place.proxy.wait_until_held(1);
         sends.extend((1..=12).map(|number| begin(jobs.send(&number))));
         let batch = begin(jobs.send_batch(&[13, 14, 15]));
-        place.proxy.calm();
+        place.proxy.clear_faults();
         end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
         end([batch]).remove(0).unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
         assert_eq!(place.proxy.count("SendMessage"), 14, "{suffix}: a batch of the caller's stays one");

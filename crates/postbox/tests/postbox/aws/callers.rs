@@ -49,7 +49,7 @@ fn a_settle_waits_for_another_no_longer_than_its_lease() {
     ask(&place, &mut idle, "DeleteMessage");
     let result = message.nack().blocking();
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
-    place.proxy.calm();
+    place.proxy.clear_faults();
     // The server did it, but the caller polled too late to know whether the lease still held.
     let result = end([idle]).remove(0);
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
@@ -133,14 +133,14 @@ fn operations_of_dropped_callers_are_completed() {
         let mut sends = begin(jobs.send(&1));
         ask(&place, &mut sends, "SendMessage");
         drop(sends);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         place.proxy.reset_counts();
         let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
         place.first(1, "DeleteMessage", fate);
         let mut done = begin(message.acknowledge());
         ask(&place, &mut done, "DeleteMessage");
         drop(done);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         until("it is gone", || place.others().approximate_count().blocking().unwrap() == 0);
         place.proxy.reset_counts();
     }
@@ -161,7 +161,7 @@ fn a_dropped_receive_loses_no_message() {
         drop(waits);
         let mailbox = if has_other { jobs } else { place.others() };
         let other = begin(mailbox.receive().visibility_timeout(HOURS).wait_time(LONG));
-        place.proxy.calm();
+        place.proxy.clear_faults();
         let got = end([other]).remove(0).unwrap();
         assert_eq!((got[0].body, got[0].delivery_count), (7, if has_other { 1 } else { 2 }));
     }
@@ -179,11 +179,11 @@ fn a_lease_begins_when_the_answer_comes() {
     let mut waits = begin(jobs.receive().visibility_timeout(lease).wait_time(LONG));
     ask(&place, &mut waits, "ReceiveMessage");
     place.proxy.wait_until_held(1);
-    let (sender, told) = mpsc::channel();
-    let waker = Waker::from(Arc::new(Told(sender)));
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(WakeSender(sender)));
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    place.proxy.calm();
-    told.recv_timeout(LONG).unwrap();
+    place.proxy.clear_faults();
+    woken.recv_timeout(LONG).unwrap();
     let came = Instant::now();
     until("its lease has ended", || came.elapsed() > lease);
     let message = end([waits]).remove(0).unwrap().remove(0);
@@ -192,9 +192,9 @@ fn a_lease_begins_when_the_answer_comes() {
     assert_eq!(bodies(&place.others()), [1]);
 }
 
-struct Told(mpsc::Sender<()>);
+struct WakeSender(mpsc::Sender<()>);
 
-impl Wake for Told {
+impl Wake for WakeSender {
     fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
     }
@@ -217,7 +217,7 @@ fn the_end_of_a_callers_runtime_loses_no_operation() {
         let sends = runtime.spawn(jobs.send(&1).into_future());
         place.proxy.wait_until_held(1);
         runtime.shutdown_background();
-        place.proxy.calm();
+        place.proxy.clear_faults();
         jobs.send(&2).blocking().unwrap();
         let mut got = Vec::new();
         while !(got.contains(&1) && got.contains(&2)) {

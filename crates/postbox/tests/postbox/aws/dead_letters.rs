@@ -59,7 +59,7 @@ fn a_dead_letter_that_cannot_be_removed_from_its_queue_is_in_both_queues() {
         place.first(usize::MAX, "DeleteMessage", Fate::internal);
         assert_passing(&message.dead_letter("why").blocking().unwrap_err(), &place.name);
         assert_eq!(place.others().counts().blocking().unwrap(), Counts::new(0, 0, 1, 1));
-        place.proxy.calm();
+        place.proxy.clear_faults();
         message.dead_letter("why").blocking().unwrap();
         let counts = place.others().counts().blocking().unwrap();
         assert_eq!(counts.total(), 0);

@@ -260,7 +260,7 @@ fn assert_unnoticed(suffix: &str, fate: fn() -> Fate) {
         stage.place.first(1, verb.operation, fate);
         (verb.act)(stage).unwrap_or_else(|error| panic!("{}: {error:?}", verb.name));
         assert!(stage.place.proxy.count(verb.operation) >= 2, "{:?}", stage.place.proxy.requests());
-        stage.place.proxy.calm();
+        stage.place.proxy.clear_faults();
         (verb.check)(stage, is_lost);
     });
 }
@@ -296,7 +296,7 @@ fn retries_end_with_a_transient_error_and_lose_nothing() {
             let error = (verb.act)(stage).expect_err(verb.name);
             assert_passing(&error, &stage.place.name);
             assert!(error.to_string().contains(&format!("sqs://{REGION}/")), "{error}");
-            stage.place.proxy.calm();
+            stage.place.proxy.clear_faults();
             (verb.act)(stage).unwrap_or_else(|error| panic!("{}: {error:?}", verb.name));
             // A message that was sent to the dead-letter queue and could not be deleted is sent there again.
             (verb.check)(stage, verb.name.ends_with("removed"));
@@ -420,7 +420,7 @@ fn a_request_without_a_reply_is_repeated() {
     end([sent]).remove(0).unwrap();
     end([done]).remove(0).unwrap();
     assert_eq!(place.proxy.count("SendMessage"), 3);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     let got = take_all(&jobs);
     assert_eq!(got.iter().map(|message| message.body).collect::<Vec<_>>(), [2], "stored once");
 }
@@ -470,7 +470,7 @@ fn transient_refusals_are_known_by_either_error_code() {
         let error = jobs.send(&1).blocking().unwrap_err();
         assert!(error.is_transient() && shown(&error).contains("wait a minute"), "{code}: {error:?}");
     }
-    place.proxy.calm();
+    place.proxy.clear_faults();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
     for code in ["AWS.SimpleQueueService.MessageNotInflight", "MessageNotInflight"] {
@@ -478,7 +478,7 @@ fn transient_refusals_are_known_by_either_error_code() {
         let message = jobs.receive().blocking().unwrap().remove(0);
         place.proxy.on(move |_| refusal("MessageNotInflight", code, "late"));
         assert!(matches!(message.nack().blocking(), Err(Error::ReceiptHandleExpired { .. })), "{code}");
-        place.proxy.calm();
+        place.proxy.clear_faults();
     }
     message.acknowledge().blocking().unwrap();
 }

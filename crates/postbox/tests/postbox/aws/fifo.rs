@@ -37,7 +37,7 @@ fn order_is_kept_across_requests_and_failures() {
     sends.extend((1..=64).map(send));
     place.proxy.stall(false);
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
-    place.proxy.calm();
+    place.proxy.clear_faults();
     let mut bodies = Vec::new();
     while bodies.len() < 65 {
         let some = jobs.receive().max_messages(10).blocking().unwrap();
@@ -71,7 +71,7 @@ fn a_group_is_with_one_receiver_at_a_time() {
             for number in 1..=4 {
                 place.others().send(&number).group("g").blocking().unwrap();
             }
-            place.proxy.calm();
+            place.proxy.clear_faults();
             assert!(end([nothing]).remove(0).unwrap().is_empty());
             if wait.is_zero() {
                 let got: Vec<u64> =

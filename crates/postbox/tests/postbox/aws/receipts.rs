@@ -73,7 +73,7 @@ fn a_settle_whose_response_is_late_has_no_lease() {
         place.first(usize::MAX, operation, || Fate::Stall);
         assert_expired(act(&message));
         let next = place.others().receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap().remove(0);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         assert_expired(message.acknowledge().blocking());
         next.acknowledge().blocking().unwrap();
     }
@@ -115,7 +115,7 @@ fn a_settle_that_was_done_in_time_does_not_wait_for_others() {
     let batch = begin(jobs.acknowledge_batch(&[short, long]));
     place.proxy.wait_until_held(1);
     pass(2);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end([batch]).remove(0).unwrap().into_iter().for_each(|done| done.unwrap());
 }
 
@@ -162,7 +162,7 @@ fn of_two_concurrent_settles_one_succeeds() {
         place.first(1, "DeleteMessage", || Fate::Stall);
         let acts = [message.acknowledge(), message.acknowledge(), message.extend_visibility(HOURS)].map(begin);
         place.proxy.wait_until_held(1);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         let mut results = end(acts);
         results.remove(0).unwrap();
         results.into_iter().for_each(assert_expired);
@@ -228,7 +228,7 @@ fn a_settle_whose_lease_ends_in_the_queue_is_refused() {
     place.proxy.wait_until_held(1);
     let late: Vec<_> = short.iter().map(|message| begin(message.acknowledge())).collect();
     pass(1);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end([first]).remove(0).unwrap();
     end(late).into_iter().for_each(assert_expired);
     assert_eq!(place.proxy.requests(), ["DeleteMessage"]);
@@ -247,7 +247,7 @@ fn refusals_of_sqs_are_mapped_to_errors() {
         assert!(matches!(&error, Error::MailboxFull { mailbox, .. } if *mailbox == place.name), "{error:?}");
         assert!(error.is_transient());
     }
-    place.proxy.calm();
+    place.proxy.clear_faults();
     for code in ["ReceiptHandleIsInvalid", "InvalidParameterValue"] {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
@@ -257,7 +257,7 @@ fn refusals_of_sqs_are_mapped_to_errors() {
         place.proxy.reset_counts();
         assert_expired(message.acknowledge().blocking());
         assert_eq!(place.proxy.requests(), [""; 0], "it is known to have ended");
-        place.proxy.calm();
+        place.proxy.clear_faults();
         // The same refusal for an entry of a batch.
         jobs.send_batch(&[1, 2]).blocking().unwrap();
         let messages = jobs.receive().max_messages(2).blocking().unwrap();
@@ -268,6 +268,6 @@ fn refusals_of_sqs_are_mapped_to_errors() {
         let mut done = jobs.acknowledge_batch(&messages).blocking().unwrap();
         assert_expired(done.remove(1));
         done.remove(0).unwrap();
-        place.proxy.calm();
+        place.proxy.clear_faults();
     }
 }

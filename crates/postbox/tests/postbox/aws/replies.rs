@@ -85,7 +85,7 @@ fn assert_one_effect(table: &Table, fate: fn() -> Fate) {
     }
     table.place.first(1, "Query", fate);
     assert!(table.store.scan_expired(10).blocking().unwrap().is_empty());
-    table.place.proxy.calm();
+    table.place.proxy.clear_faults();
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn retries_end_with_a_transient_error_that_names_the_table() {
         ] {
             assert_passing(&error, &named);
         }
-        table.place.proxy.calm();
+        table.place.proxy.clear_faults();
         assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
     }
     assert!(table.store.consume(id).blocking().unwrap().is_some());
@@ -139,7 +139,7 @@ fn a_reply_is_not_lost_if_all_responses_to_its_consumption_are() {
         table.place.first(usize::MAX, "UpdateItem", || Fate::DropReply);
         assert!(table.store.consume(id.clone()).blocking().unwrap_err().is_transient());
         assert_eq!(state(&table.others, &id), None, "it has been taken");
-        table.place.proxy.calm();
+        table.place.proxy.clear_faults();
         let taken = table.store.consume(id.clone()).blocking().unwrap().expect("the answer");
         assert_eq!(taken.value, Some(value()));
         assert_eq!(table.store.consume(id.clone()).blocking().unwrap(), None, "once");
@@ -195,7 +195,7 @@ fn an_invalid_reply_is_an_error_and_no_panic() {
         ];
         results.into_iter().filter_map(Result::err).for_each(|error| drop(shown(&error)));
     }
-    table.place.proxy.calm();
+    table.place.proxy.clear_faults();
     assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
 }
 
@@ -237,7 +237,7 @@ fn a_wait_repeats_unprocessed_keys() {
     let waiting = begin(table.store.settled(id.clone(), LONG));
     table.place.proxy.wait_for("BatchGetItem", 4);
     table.others.resolve(id, value()).blocking().unwrap();
-    table.place.proxy.calm();
+    table.place.proxy.clear_faults();
     assert!(end([waiting]).remove(0).unwrap());
 }
 

@@ -57,7 +57,7 @@ fn without_batching_each_waiter_gets_the_error_of_its_poll() {
         let error = result.unwrap_err();
         assert!(!error.is_transient() && error.to_string().contains("AccessDenied"), "{error:?}");
     }
-    assert_eq!(place.proxy.count("ReceiveMessage"), 3, "nobody asks for ever");
+    assert_eq!(place.proxy.count("ReceiveMessage"), 3, "no further polls are sent");
     drop(last);
 }
 
@@ -111,7 +111,7 @@ fn a_dropped_receive_without_a_wait_loses_no_message() {
     let receive = begin(jobs.receive().visibility_timeout(HOURS));
     place.proxy.wait_until_held(1);
     drop(receive);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     place.proxy.wait_for("ChangeMessageVisibility", 1);
     let got = place.others().receive().wait_time(LONG).blocking().unwrap();
     assert_eq!(got[0].body, 7);
@@ -134,7 +134,7 @@ fn each_visibility_has_a_separate_poll() {
     let mut first: Vec<_> = [asked.recv().unwrap(), asked.recv().unwrap()].into();
     first.sort_unstable();
     assert_eq!(first, [Some(300), Some(43_200)]);
-    assert!(asked.try_recv().is_err(), "two polls for four who wait");
+    assert!(asked.try_recv().is_err(), "four receivers share two polls");
     place.others().send_batch(&[1, 2, 3, 4]).blocking().unwrap();
     let mut bodies: Vec<u64> = end(waiting).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();
@@ -154,7 +154,7 @@ fn a_failed_poll_is_the_error_of_all_waiters_and_the_next_one_works() {
         assert_passing(&result.map(drop).unwrap_err(), &place.name);
     }
     assert_eq!(place.proxy.count("ReceiveMessage"), 3, "one poll, three attempts");
-    place.proxy.calm();
+    place.proxy.clear_faults();
     jobs.send(&7).blocking().unwrap();
     assert_eq!(jobs.receive().wait_time(LONG).blocking().unwrap()[0].body, 7);
 }

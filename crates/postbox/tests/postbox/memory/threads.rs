@@ -321,7 +321,7 @@ fn an_alarm_that_fires_too_early_fires_again() {
         clock.clock.advance(seconds(9));
         assert!(look().is_pending(), "its time has not come");
         clock.clock.advance(seconds(1));
-        assert!(flag.0.load(Ordering::SeqCst), "nobody wakes it: a lease of {lease} s, a wait of {wait} s");
+        assert!(flag.0.load(Ordering::SeqCst), "the waiter is not woken: a lease of {lease} s, a wait of {wait} s");
         assert_eq!(look(), Poll::Ready(usize::from(lease < wait)));
         drop(leased);
     }

@@ -113,7 +113,7 @@ fn settings_and_dead_letters_of_version_2_are_kept() {
     };
     assert!(names(&old).contains("idle"));
     old.pass(70);
-    assert!(!names(&old).contains("idle"), "nobody has used it for its time");
+    assert!(!names(&old).contains("idle"), "its idle time has passed");
 }
 
 #[test]

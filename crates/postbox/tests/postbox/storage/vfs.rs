@@ -54,14 +54,14 @@ fn register() {
         WRAPPED.set(Wrapped(system)).ok().expect("this is the only place that sets it");
         // SAFETY: the pointer was just given by SQLite, and the structure is plain data. What is not replaced below
         // does not look at the VFS that it is called with, or only at fields that are copied here.
-        let mut ours = unsafe { std::ptr::read(system) };
-        ours.szOsFile += OFFSET as c_int;
-        ours.pNext = std::ptr::null_mut();
-        ours.zName = c"postbox-test".as_ptr();
-        ours.xOpen = Some(open);
-        ours.xDelete = Some(delete);
+        let mut vfs = unsafe { std::ptr::read(system) };
+        vfs.szOsFile += OFFSET as c_int;
+        vfs.pNext = std::ptr::null_mut();
+        vfs.zName = c"postbox-test".as_ptr();
+        vfs.xOpen = Some(open);
+        vfs.xDelete = Some(delete);
         // SAFETY: it is never freed, and all its functions follow the contract of SQLite.
-        let code = unsafe { sqlite3_vfs_register(Box::leak(Box::new(ours)), 1) };
+        let code = unsafe { sqlite3_vfs_register(Box::leak(Box::new(vfs)), 1) };
         assert_eq!(code, SQLITE_OK);
     });
 }
@@ -252,8 +252,8 @@ unsafe extern "C" fn barrier(file: *mut sqlite3_file) {
 
 /// Methods that are forwarded to the system.
 macro_rules! forward {
-    ($($ours:ident as $method:ident ( $($argument:ident: $type:ty),* );)*) => {$(
-        unsafe extern "C" fn $ours(file: *mut sqlite3_file $(, $argument: $type)*) -> c_int {
+    ($($name:ident as $method:ident ( $($argument:ident: $type:ty),* );)*) => {$(
+        unsafe extern "C" fn $name(file: *mut sqlite3_file $(, $argument: $type)*) -> c_int {
             // SAFETY: SQLite calls it with a file that `open` made and with what the system expects.
             unsafe {
                 let (real, methods) = behind(file);

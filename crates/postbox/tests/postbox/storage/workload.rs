@@ -229,7 +229,7 @@ impl<'a> Workload<'a> {
             match answer.unwrap_or_else(|error| panic!("the reply of {number}: {error}")) {
                 Some(answer) => {
                     assert_eq!(answer, number + 1);
-                    assert!(log.finishing.contains(number), "{number} was answered by nobody");
+                    assert!(log.finishing.contains(number), "{number} was not answered by the workload");
                 }
                 None => assert!(!log.finished.contains_key(number), "the answer of {number} is lost"),
             }
@@ -239,7 +239,7 @@ impl<'a> Workload<'a> {
             let receive = jobs.receive().max_messages(100).wait_time(Duration::from_secs(1));
             for message in receive.blocking().unwrap() {
                 let number = message.body.0;
-                assert!(log.begun.contains(&number), "{number} was sent by nobody");
+                assert!(log.begun.contains(&number), "{number} was not sent by the workload");
                 assert!(!log.finished.contains_key(&number), "{number} was finished and came back");
                 assert!(left.insert(number), "{number} is there twice");
                 assert!(!is_exact || !log.refused.contains(&number), "{number} was refused and is there");

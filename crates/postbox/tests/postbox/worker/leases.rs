@@ -30,7 +30,7 @@ fn a_lease_is_kept_alive_while_its_handler_runs() {
     let context = starts.recv().unwrap();
     // The handler runs ten times as long as the lease.
     keep_alive_for(&mailbox, &dispatcher, 30, seconds(10));
-    assert!(mailbox.receive().blocking().unwrap().is_empty(), "nobody else has it");
+    assert!(mailbox.receive().blocking().unwrap().is_empty(), "the message is still leased");
     assert!(!context.cancellation().is_cancelled());
     release.cancel();
     assert_eq!(running.join().unwrap().succeeded, 1);

@@ -348,7 +348,7 @@ fn events_describe_each_step_of_the_loop() {
     let _loops = dispatcher.subscribe(move |event: &LoopEvent| loops.lock().unwrap().push(name(format!("{event:?}"))));
     let _mailboxes =
         dispatcher.subscribe(move |event: &MailboxEvent| mailboxes.lock().unwrap().push(name(format!("{event:?}"))));
-    let _bad = dispatcher.subscribe(|_: &MailboxEvent| panic!("a subscriber that fails disturbs nobody"));
+    let _bad = dispatcher.subscribe(|_: &MailboxEvent| panic!("a failing subscriber does not affect others"));
     mailbox.send_batch(&[0, 1]).blocking().unwrap();
     let worker = Worker::new(&mailbox, |number: u32, _| async move { if number == 0 { Err("zero") } else { Ok(()) } });
     worker.max_attempts(1).max_iterations(2).run().blocking().unwrap();
