@@ -1,4 +1,4 @@
-//! What other threads send: nobody can tell the difference.
+//! Messages that other threads send behave like those of the receiving thread.
 
 use std::future::{Future as _, IntoFuture as _};
 use std::pin::pin;
@@ -15,7 +15,7 @@ use postbox::*;
 use proptest::prelude::*;
 
 #[test]
-fn what_another_thread_sent_is_deleted_too() {
+fn delete_removes_messages_of_other_threads() {
     let mailbox: Mailbox<u32> = Connection::new(MemoryBackend::new()).mailbox("jobs").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     thread::scope(|scope| scope.spawn(|| mailbox.send(&1).blocking().unwrap()).join().unwrap());
@@ -24,9 +24,9 @@ fn what_another_thread_sent_is_deleted_too() {
     assert!(mailbox.receive().blocking().unwrap().is_empty());
 }
 
-/// Bodies of any length, each a beginning of the same bytes: peeked at, delivered, delivered again, dead, redriven.
+/// Bodies of any length, each a prefix of the same bytes, are peeked at, delivered, redelivered, dead-lettered and redriven.
 #[test]
-fn bodies_of_every_length_stay_as_they_were_sent() {
+fn bodies_of_every_length_are_unchanged() {
     let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     let bytes: Vec<u8> = (1..=200).collect();
@@ -54,7 +54,7 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-/// Each body of a batch is good for as long as it is held.
+/// Each body of a batch is valid as long as it is held.
 #[test]
 fn a_body_outlives_those_that_were_received_with_it() {
     let mailbox: Mailbox<Bytes, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();
@@ -72,7 +72,7 @@ fn a_body_outlives_those_that_were_received_with_it() {
             kept.extend(messages.into_iter().map(|message| message.body));
         }
         let mut numbered: Vec<(u8, Bytes)> = (0..40).zip(kept).collect();
-        // Every third goes, until none is left.
+        // Drop every third body, until none is left.
         while !numbered.is_empty() {
             assert!(numbered.iter().all(|(number, kept)| *kept == body(*number)));
             let mut at = 0..;
@@ -81,9 +81,9 @@ fn a_body_outlives_those_that_were_received_with_it() {
     }
 }
 
-/// Headers stay with their message, from delivery to delivery, and no other gets them.
+/// Headers stay with their message over several deliveries, and no other message gets them.
 #[test]
-fn what_came_with_a_message_stays_with_it() {
+fn headers_stay_with_their_message() {
     let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("parts").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     thread::scope(|scope| {
@@ -141,7 +141,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does the steps, with every message sent by the thread that receives, or by another one. What could be seen of it.
+/// Runs the steps and returns all observable results. Messages are sent by the receiving thread or by another one.
 fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) -> Vec<String> {
     let clock = ManualClock::new();
     let start = clock.now();
@@ -149,7 +149,7 @@ fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) ->
     let connection = max_deliveries.map_or(connection.clone(), |most| connection.max_deliveries(most));
     let mailbox: Mailbox<u32> = connection.mailbox("jobs").unwrap();
     let seconds = Duration::from_secs;
-    // From here on this thread is the one that receives.
+    // From now on this thread receives.
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     let (mut number, mut messages, mut seen) = (0, Vec::<Message<u32>>::new(), Vec::new());
     let show = |message: &StoredMessage<u32>| {
@@ -205,14 +205,14 @@ fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) ->
 }
 
 #[test]
-fn nobody_can_tell_which_thread_sent() {
+fn the_sending_thread_makes_no_difference() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in prop::collection::vec(step(), 0..60), most in prop::option::of(1u32..4))| {
         prop_assert_eq!(seen(&steps, most, false), seen(&steps, most, true));
     });
 }
 
-/// A clock that jumps while it is read.
+/// A clock that jumps forwards when it is read.
 #[derive(Debug)]
 struct Jumping {
     clock: ManualClock,
@@ -262,7 +262,7 @@ fn a_lease_that_ends_while_messages_are_taken_in_is_behind_them() {
     }
 }
 
-/// A clock whose alarms can be set a second too early.
+/// A clock whose alarms can fire one second too early.
 #[derive(Clone, Debug, Default)]
 struct Early {
     clock: ManualClock,
@@ -294,7 +294,7 @@ impl Wake for Flag {
 }
 
 #[test]
-fn an_alarm_that_rings_too_early_rings_again() {
+fn an_alarm_that_fires_too_early_fires_again() {
     let seconds = Duration::from_secs;
     for (lease, wait) in [(60, 10), (10, 60)] {
         let clock = Early::default();
@@ -305,7 +305,7 @@ fn an_alarm_that_rings_too_early_rings_again() {
         let flag = Arc::new(Flag::default());
         let waker = Waker::from(Arc::clone(&flag));
         let mut receive = pin!(mailbox.receive().wait_time(seconds(wait)).into_future());
-        // It looks a few times before it sleeps.
+        // The receiver reads the clock a few times before it sleeps.
         let mut look = || loop {
             flag.0.store(false, Ordering::SeqCst);
             let looked = receive.as_mut().poll(&mut Context::from_waker(&waker));
@@ -319,7 +319,7 @@ fn an_alarm_that_rings_too_early_rings_again() {
         clock.clock.advance(seconds(9));
         assert!(look().is_pending(), "its time has not come");
         clock.clock.advance(seconds(1));
-        assert!(flag.0.load(Ordering::SeqCst), "nobody wakes it: a lease of {lease} s, a wait of {wait} s");
+        assert!(flag.0.load(Ordering::SeqCst), "the waiter is not woken: a lease of {lease} s, a wait of {wait} s");
         assert_eq!(look(), Poll::Ready(usize::from(lease < wait)));
         drop(leased);
     }
