@@ -20,7 +20,7 @@ pub enum Synchronous {
 /// How a file is used.
 ///
 /// ```
-/// use postbox::SqliteBackend;
+/// use postbox::sqlite::SqliteBackend;
 /// use postbox::sqlite::{SqliteConfig, Synchronous};
 /// use std::time::Duration;
 ///
