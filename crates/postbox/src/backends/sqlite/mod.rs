@@ -47,7 +47,8 @@ use crate::runtime::open_stores::OpenStores;
 /// Mailboxes in one file. `sqlite://path/to/file.db/mailbox` opens one of them.
 ///
 /// ```
-/// use postbox::{Connection, Mailbox, SqliteBackend};
+/// use postbox::sqlite::SqliteBackend;
+/// use postbox::{Connection, Mailbox};
 ///
 /// let folder = std::env::temp_dir().join(format!("postbox-doc-{}", std::process::id()));
 /// std::fs::create_dir_all(&folder).unwrap();
