@@ -1,0 +1,92 @@
+//! The conformance suite on the folder backend, and what is its own: processes, files, crashes.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox::conformance::Harness;
+use postbox::testing::ManualClock;
+use postbox::{Connection, Error, Mailbox};
+use postbox_examples::folder::FolderBackend;
+
+/// A folder for each case, whose time the test moves.
+struct Folder {
+    connection: Connection,
+    clock: ManualClock,
+    _folder: tempfile::TempDir,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
+        let backend = FolderBackend::without_sync(folder.path(), Arc::new(clock.clone())).unwrap();
+        Folder { connection: Connection::new(backend), clock, _folder: folder }
+    }
+}
+
+impl Harness for Folder {
+    fn connect(&self) -> Connection {
+        self.connection.clone()
+    }
+
+    fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+}
+
+mod conformance {
+    use super::*;
+
+    postbox::conformance_tests!(Folder::new());
+
+    #[test]
+    fn random_operations_do_as_the_ledger() {
+        postbox::conformance::property(&Folder::new(), 100);
+    }
+}
+
+fn jobs(folder: &Path) -> Mailbox<String> {
+    Connection::new(FolderBackend::open(folder).unwrap()).mailbox("jobs").unwrap()
+}
+
+#[test]
+fn another_process_sees_the_messages_and_wakes_a_receive() {
+    let folder = tempfile::tempdir().unwrap();
+    // Two backends know nothing of each other, as two processes do.
+    let (ours, theirs) = (jobs(folder.path()), jobs(folder.path()));
+    let waiting = std::thread::spawn(move || theirs.receive().wait_time(Duration::from_secs(30)).blocking());
+    ours.send("cat.png").blocking().unwrap();
+    let messages = waiting.join().unwrap().unwrap();
+    assert_eq!(messages[0].body, "cat.png");
+    assert_eq!(ours.counts().blocking().unwrap().in_flight, 1);
+    messages[0].acknowledge().blocking().unwrap();
+    assert_eq!(ours.counts().blocking().unwrap().total(), 0);
+}
+
+#[test]
+fn messages_survive_the_program_and_a_half_written_file_is_no_message() {
+    let folder = tempfile::tempdir().unwrap();
+    jobs(folder.path()).send("cat.png").blocking().unwrap();
+    fs::write(folder.path().join("@jobs").join("new"), "half").unwrap();
+    let jobs = jobs(folder.path());
+    assert_eq!(jobs.counts().blocking().unwrap().total(), 1);
+    assert_eq!(jobs.receive().blocking().unwrap()[0].body, "cat.png");
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = FolderBackend::open(file.join("below")).unwrap_err();
+    assert!(matches!(&error, Error::Connection { transient: false, .. }), "{error:?}");
+}
