@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postbox::backend::Backend as _;
 use postbox::conformance::Harness;
 use postbox::testing::ManualClock;
-use postbox::{Connection, Error, Mailbox};
+use postbox::{Connection, Error, Mailbox, MemoryBackend};
 use postbox_examples::folder::FolderBackend;
 
 /// A folder for each case, whose time the test moves.
@@ -21,7 +22,9 @@ impl Folder {
     fn new() -> Self {
         let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
         let backend = FolderBackend::without_sync(folder.path(), Arc::new(clock.clone())).unwrap();
-        Folder { connection: Connection::new(backend), clock, _folder: folder }
+        // The suite also has cases of requests. Their replies are kept in memory.
+        let replies = MemoryBackend::with_clock(Arc::new(clock.clone())).replies().unwrap();
+        Folder { connection: Connection::new(backend).replies(replies), clock, _folder: folder }
     }
 }
 

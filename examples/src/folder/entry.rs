@@ -1,4 +1,4 @@
-//! The name of a message's file: `STATE.DUE.RANK.COUNT.ID.SENT.RECEIPT`, numbers in hexadecimal.
+//! The name of a message's file: `STATE.DUE.TURN.RANK.COUNT.ID.SENT.RECEIPT`, numbers in hexadecimal.
 
 /// Where a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// When the delay or the lease ends, or when the message became a dead letter.
     pub(super) due: u64,
+    /// The order in which moments were set, for messages that are due at the same one.
+    pub(super) turn: u64,
     /// The place in the order of the mailbox. A leased message keeps it, for a release.
     pub(super) rank: u64,
     /// The number of deliveries.
@@ -31,8 +33,8 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn file_name(&self) -> String {
         let (word, _) = WORDS.iter().find(|(_, state)| *state == self.state).expect("every state has a word");
-        let Entry { due, rank, count, id, sent, receipt, .. } = self;
-        format!("{word}.{due:016x}.{rank:016x}.{count:08x}.{id:032x}.{sent:016x}.{receipt:032x}")
+        let Entry { due, turn, rank, count, id, sent, receipt, .. } = self;
+        format!("{word}.{due:016x}.{turn:016x}.{rank:016x}.{count:08x}.{id:032x}.{sent:016x}.{receipt:032x}")
     }
 
     /// `None` for a file that is not a message.
@@ -44,6 +46,7 @@ impl Entry {
         Some(Entry {
             state: *state,
             due: u64::try_from(number()?).ok()?,
+            turn: u64::try_from(number()?).ok()?,
             rank: u64::try_from(number()?).ok()?,
             count: u32::try_from(number()?).ok()?,
             id: number()?,

@@ -107,12 +107,11 @@ impl Backend for FolderBackend {
     }
 
     fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {
-        if let Some(idle) = settings.idle_expiry {
-            return Err(Error::InvalidParameter {
-                parameter: "idle_expiry",
-                value: format!("{idle:?}"),
-                limit: "a folder keeps its mailboxes until they are deleted".into(),
-            });
+        if settings.idle_expiry.is_some() {
+            return Err(Error::Unsupported { backend: self.kind(), operation: "remove a mailbox when it is idle" });
+        }
+        if settings.deduplication_window.is_some() {
+            return Err(Error::Unsupported { backend: self.kind(), operation: "remember deduplication ids" });
         }
         let path = self.store.root.join(format!("{}@{}", name.prefix().unwrap_or_default(), name.as_str()));
         Ok(Arc::new(FolderMailbox::new(Arc::clone(&self.store), self.thread.clone(), path, name, settings)))

@@ -201,56 +201,56 @@ impl<'a> Locked<'a> {
         Ok(())
     }
 
-    fn next_rank(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.rank).max().map_or(0, |rank| rank + 1)
+    /// A number above all ranks and turns.
+    fn next(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.rank.max(entry.turn) + 1).max().unwrap_or(0)
     }
 
-    /// The messages in one state, in order.
-    fn in_order(&self, state: State, key: impl Fn(&Entry) -> (u64, u64)) -> Vec<usize> {
-        let mut found: Vec<usize> = (0..self.entries.len()).filter(|at| self.entries[*at].state == state).collect();
+    /// Where the messages in some states are in `entries`, in the order of `key`.
+    fn sorted<K: Ord>(&self, states: &[State], key: impl Fn(&Entry) -> K) -> Vec<usize> {
+        let is_wanted = |at: &usize| states.contains(&self.entries[*at].state);
+        let mut found: Vec<usize> = (0..self.entries.len()).filter(is_wanted).collect();
         found.sort_by_key(|at| key(&self.entries[*at]));
         found
     }
 
     fn ready(&self) -> Vec<usize> {
-        self.in_order(State::Ready, |entry| (entry.rank, 0))
+        self.sorted(&[State::Ready], |entry| entry.rank)
     }
 
     fn dead(&self) -> Vec<usize> {
-        self.in_order(State::Dead, |entry| (entry.due, entry.rank))
+        self.sorted(&[State::Dead], |entry| entry.turn)
     }
 
     /// Ends delays and leases whose moment has passed, in the order of those moments.
     fn do_what_is_due(&mut self) -> Result<(), Error> {
-        let mut due = self.in_order(State::Delayed, |entry| (entry.due, entry.rank));
-        due.extend(self.in_order(State::Leased, |entry| (entry.due, entry.rank)));
-        due.retain(|at| self.entries[*at].due <= self.now.as_nanos());
-        due.sort_by_key(|at| self.entries[*at].due);
-        for at in due {
+        for at in self.sorted(&[State::Delayed, State::Leased], |entry| (entry.due, entry.turn)) {
+            if self.entries[at].due > self.now.as_nanos() {
+                break;
+            }
             self.make_visible(at, Duration::ZERO, Moment::from_nanos(self.entries[at].due))?;
         }
         Ok(())
     }
 
-    /// Ends a delay or a lease. The message is visible after `delay`, or a dead letter since `died`.
-    fn make_visible(&mut self, at: usize, delay: Duration, died: Moment) -> Result<(), Error> {
-        let entry = &self.entries[at];
-        let count = entry.count;
-        let max = self.settings.get("max_deliveries").copied().unwrap_or(u64::MAX);
-        if entry.state == State::Leased && u64::from(count) >= max {
-            return self.bury(at, &format!("delivered {count} times"), died);
-        }
-        let state = if delay.is_zero() { State::Ready } else { State::Delayed };
-        let due = if delay.is_zero() { 0 } else { self.now.after(delay).as_nanos() };
-        let to = Entry { state, due, rank: self.next_rank(), receipt: 0, ..entry.clone() };
-        self.change(at, to)
+    /// Ends a delay or a lease. A message that would be visible after its last delivery is a dead letter.
+    fn make_visible(&mut self, at: usize, delay: Duration, now: Moment) -> Result<(), Error> {
+        let count = self.entries[at].count;
+        let is_spent = self.settings.get("max_deliveries").is_some_and(|max| u64::from(count) >= *max);
+        let (state, due) = match delay.is_zero() {
+            true if is_spent => return self.bury(at, &format!("delivered {count} times"), now),
+            true => (State::Ready, 0),
+            false => (State::Delayed, now.after(delay).as_nanos()),
+        };
+        let next = self.next();
+        self.change(at, Entry { state, due, turn: next, rank: next, receipt: 0, ..self.entries[at].clone() })
     }
 
     /// The reason is stored first, so that a dead letter always has one.
     fn bury(&mut self, at: usize, reason: &str, died: Moment) -> Result<(), Error> {
         let entry = self.entries[at].clone();
         self.put(&format!("reason.{:032x}", entry.id), reason.as_bytes())?;
-        self.change(at, Entry { state: State::Dead, due: died.as_nanos(), rank: self.next_rank(), receipt: 0, ..entry })
+        self.change(at, Entry { state: State::Dead, due: died.as_nanos(), turn: self.next(), receipt: 0, ..entry })
     }
 
     fn is_full(&self) -> bool {
@@ -280,8 +280,8 @@ impl<'a> Locked<'a> {
             true => (State::Ready, 0),
             false => (State::Delayed, self.now.after(message.delay).as_nanos()),
         };
-        let sent = self.now.as_nanos();
-        let entry = Entry { state, due, rank: self.next_rank(), count: 0, id, sent, receipt: 0 };
+        let (next, sent) = (self.next(), self.now.as_nanos());
+        let entry = Entry { state, due, turn: next, rank: next, count: 0, id, sent, receipt: 0 };
         self.put(&entry.file_name(), &bytes)?;
         self.entries.push(entry);
         Ok(message.id.clone())
@@ -294,6 +294,7 @@ impl<'a> Locked<'a> {
             let leased = Entry {
                 state: State::Leased,
                 due: self.now.after(visibility).as_nanos(),
+                turn: self.next(),
                 count: self.entries[at].count.saturating_add(1),
                 receipt: MessageId::new().as_u128().expect("a new id is a UUID"),
                 ..self.entries[at].clone()
@@ -374,7 +375,7 @@ impl<'a> Locked<'a> {
                 self.make_visible(at, delay, self.now)
             }
             Visibility::Extend(by) => {
-                self.change(at, Entry { due: entry.due.max(self.now.after(by).as_nanos()), ..entry })
+                self.change(at, Entry { due: entry.due.max(self.now.after(by).as_nanos()), turn: self.next(), ..entry })
             }
             Visibility::Release => {
                 self.change(at, Entry { state: State::Ready, due: 0, count: entry.count - 1, receipt: 0, ..entry })
@@ -411,7 +412,7 @@ impl<'a> Locked<'a> {
             }
             let entry = self.entries[at].clone();
             self.changed = true;
-            self.change(at, Entry { state: State::Ready, due: 0, rank: self.next_rank(), count: 0, ..entry })?;
+            self.change(at, Entry { state: State::Ready, due: 0, rank: self.next(), count: 0, ..entry })?;
             remove(&self.path.join(format!("reason.{:032x}", self.entries[at].id)))?;
             redriven += 1;
         }
