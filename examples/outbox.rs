@@ -50,6 +50,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("ship order {}: {}", message.body.order, message.body.item);
         message.acknowledge().blocking()?;
     }
-    assert_eq!(messages.iter().map(|message| &message.body).collect::<Vec<_>>(), [&Ship { order: id, item: "lamp".into() }]);
+    assert_eq!(
+        messages.iter().map(|message| &message.body).collect::<Vec<_>>(),
+        [&Ship { order: id, item: "lamp".into() }]
+    );
     Ok(())
 }

@@ -53,7 +53,7 @@ mod conformance {
 
     #[test]
     fn random_operations_do_as_the_ledger() {
-        postbox::conformance::property(&Folder::new(), 100);
+        postbox::conformance::property(&Folder::new(), 200);
     }
 }
 

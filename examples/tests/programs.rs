@@ -114,8 +114,11 @@ fn a_job_of_a_request_is_done_by_the_worker_of_the_same_program() {
     let request = |head: &str, body: &str| {
         let mut connection = TcpStream::connect(&address).unwrap();
         let length = body.len();
-        write!(connection, "{head} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
-            .unwrap();
+        write!(
+            connection,
+            "{head} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        )
+        .unwrap();
         let mut response = String::new();
         connection.read_to_string(&mut response).unwrap();
         response

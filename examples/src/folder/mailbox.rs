@@ -9,37 +9,30 @@ use postbox::backend::{
     Batch, ByteMailbox, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
 use postbox::operation::Answer;
-use postbox::{Counts, Error, MailboxName, MessageId};
+use postbox::{Counts, Error, MessageId};
 
 use super::store::{Locked, Store};
 use super::thread::Thread;
 
-pub(super) struct FolderMailbox {
-    store: Arc<Store>,
-    thread: Thread,
-    handle: Arc<Handle>,
-}
-
 /// What the verbs of one handle share.
-struct Handle {
+pub(super) struct Handle {
+    store: Arc<Store>,
     path: PathBuf,
-    name: MailboxName,
     settings: MailboxSettings,
     /// Whether the settings of this handle have been stored.
     configured: AtomicBool,
 }
 
 impl Handle {
-    /// Runs a verb on the locked mailbox. The first one, and one that needs the mailbox to exist, stores the settings.
-    fn run<T>(
-        &self,
-        store: &Store,
-        creates: bool,
-        verb: impl FnOnce(&mut Locked<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let mut mailbox = Locked::new(store, &self.path)?;
-        let is_new = creates && !mailbox.exists();
-        if is_new || mailbox.exists() && !self.configured.load(Ordering::Relaxed) {
+    pub(super) const fn new(store: Arc<Store>, path: PathBuf, settings: MailboxSettings) -> Self {
+        Handle { store, path, settings, configured: AtomicBool::new(false) }
+    }
+
+    /// Runs a verb on the locked mailbox. The first verb stores the settings, and so does one that makes
+    /// the mailbox.
+    fn run<T>(&self, creates: bool, verb: impl FnOnce(&mut Locked<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let mut mailbox = Locked::new(&self.store, &self.path)?;
+        if (creates && !mailbox.exists()) || (mailbox.exists() && !self.configured.load(Ordering::Relaxed)) {
             mailbox.create(&self.settings)?;
             self.configured.store(true, Ordering::Relaxed);
         }
@@ -47,27 +40,30 @@ impl Handle {
         mailbox.finish()?;
         Ok(result)
     }
+
+    fn release(&self, deliveries: Vec<Delivery>) -> Result<(), Error> {
+        self.run(false, |mailbox| {
+            for Delivery { id, receipt_handle: handle, .. } in deliveries {
+                mailbox.set_visibility(&Receipt { id, handle }, Visibility::Release)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+pub(super) struct FolderMailbox {
+    pub(super) handle: Arc<Handle>,
+    pub(super) thread: Thread,
 }
 
 impl FolderMailbox {
-    pub(super) fn new(
-        store: Arc<Store>,
-        thread: Thread,
-        path: PathBuf,
-        name: &MailboxName,
-        settings: &MailboxSettings,
-    ) -> Self {
-        let (name, settings, configured) = (name.clone(), settings.clone(), AtomicBool::new(false));
-        FolderMailbox { store, thread, handle: Arc::new(Handle { path, name, settings, configured }) }
-    }
-
     fn verb<T: Send + 'static>(
         &self,
         creates: bool,
         verb: impl FnOnce(&mut Locked<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        let (store, handle) = (Arc::clone(&self.store), Arc::clone(&self.handle));
-        self.thread.answer(Some(&self.handle.path), move || handle.run(&store, creates, verb))
+        let handle = Arc::clone(&self.handle);
+        self.thread.answer(Some(&self.handle.path), move || handle.run(creates, verb))
     }
 
     /// A verb with a result for each entry.
@@ -93,27 +89,20 @@ impl fmt::Debug for FolderMailbox {
 
 impl ByteMailbox for FolderMailbox {
     fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
-        let name = self.handle.name.clone();
-        self.batch(true, messages, move |mailbox, message| mailbox.send(&message, &name))
+        self.batch(true, messages, |mailbox, message| mailbox.send(&message))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
-        let (store, handle) = (Arc::clone(&self.store), Arc::clone(&self.handle));
-        let look = move || handle.run(&store, false, |mailbox| mailbox.receive(request.max, request.visibility));
-        let (store, handle, thread) = (Arc::clone(&self.store), Arc::clone(&self.handle), self.thread.clone());
+        let handle = Arc::clone(&self.handle);
+        let look = move || handle.run(false, |mailbox| mailbox.receive(request.max, request.visibility));
+        let (handle, thread) = (Arc::clone(&self.handle), self.thread.clone());
         let give_back = move |deliveries: Vec<Delivery>| {
-            let (store, released, path) = (Arc::clone(&store), Arc::clone(&handle), handle.path.clone());
-            // Nobody waits for it. If it fails, the leases end at their deadlines.
-            drop(thread.answer(Some(&path), move || {
-                released.run(&store, false, |mailbox| {
-                    for Delivery { id, receipt_handle: handle, .. } in deliveries {
-                        mailbox.set_visibility(&Receipt { id, handle }, Visibility::Release)?;
-                    }
-                    Ok(())
-                })
-            }));
+            let released = Arc::clone(&handle);
+            // Nobody waits for the result. If it is an error, the leases end at their deadlines.
+            drop(thread.answer(Some(&handle.path), move || released.release(deliveries)));
         };
-        self.thread.receive(&self.handle.path, request, &*self.store.clock, Box::new(look), Arc::new(give_back))
+        let until = self.handle.store.clock.now().after(request.wait);
+        self.thread.receive(&self.handle.path, until, Box::new(look), Arc::new(give_back))
     }
 
     fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! ROOT/lock                        locked by the process that runs a verb
-//! ROOT/PREFIX@NAME/settings        the settings of one mailbox
+//! ROOT/PREFIX@NAME/max_deliveries  a setting of one mailbox
 //! ROOT/PREFIX@NAME/reason.ID       why a message is a dead letter
 //! ROOT/PREFIX@NAME/STATE.DUE.…     one message: its state is the name, its bytes are the content
 //! ```
@@ -15,16 +15,16 @@
 //! # What survives a power cut
 //!
 //! A send syncs the file, then the folder. Every other verb that changes something syncs the folder
-//! before it returns, except `receive`, extensions and releases: after a power cut such a message may be ready
-//! again, with a lower delivery count. [`FolderBackend::without_sync`] leaves all syncs out.
+//! before it returns, except `receive`, extensions and releases: after a power cut such a message may be
+//! ready again, with a lower delivery count. [`FolderBackend::without_sync`] leaves all syncs out.
 //!
 //! # Limits
 //!
 //! Each verb reads the names of all files of the mailbox, so its cost grows with the number of
-//! messages. Groups, deduplication ids and expiry are not supported, which [`limits`](Backend::limits) says. There is
-//! no reply store. Time is the clock of the process: when the clocks of two processes differ, a lease
-//! may end early or late by that much. A waiting receive notices changes by other processes, and
-//! deadlines, within 20 ms.
+//! messages. Groups, deduplication ids, ids of the caller's own, expiry and `max_size` are not supported,
+//! which [`limits`](Backend::limits) says. There is no reply store. Time is the clock of the process:
+//! when the clocks of two processes differ, a lease may end early or late by that much. A waiting
+//! receive notices changes by other processes, and deadlines, within 20 ms.
 
 mod entry;
 mod mailbox;
@@ -41,7 +41,7 @@ use postbox::clock::{Clock, SystemClock};
 use postbox::operation::Answer;
 use postbox::{Error, Limits, MailboxName};
 
-use self::mailbox::FolderMailbox;
+use self::mailbox::{FolderMailbox, Handle};
 use self::store::Store;
 use self::thread::Thread;
 
@@ -103,6 +103,8 @@ impl Backend for FolderBackend {
         limits.groups = false;
         limits.deduplication = false;
         limits.expiry = false;
+        limits.max_size = false;
+        limits.own_ids = false;
         limits
     }
 
@@ -114,7 +116,8 @@ impl Backend for FolderBackend {
             return Err(Error::Unsupported { backend: self.kind(), operation: "remember deduplication ids" });
         }
         let path = self.store.root.join(format!("{}@{}", name.prefix().unwrap_or_default(), name.as_str()));
-        Ok(Arc::new(FolderMailbox::new(Arc::clone(&self.store), self.thread.clone(), path, name, settings)))
+        let handle = Handle::new(Arc::clone(&self.store), path, settings.clone());
+        Ok(Arc::new(FolderMailbox { handle: Arc::new(handle), thread: self.thread.clone() }))
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {

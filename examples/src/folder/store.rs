@@ -1,6 +1,5 @@
 //! The mailboxes on the disk. Every verb runs on a [`Locked`] mailbox.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -8,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use postbox::backend::{DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, ReceiptHandle, Redrive, Visibility, wire};
+use postbox::backend::{
+    DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, ReceiptHandle, Redrive, Visibility, wire,
+};
 use postbox::clock::{Clock, Moment};
 use postbox::{ContentType, Counts, Error, MailboxName, MessageId};
 use rustix::fs::FlockOperation;
@@ -111,7 +112,7 @@ pub(super) struct Locked<'a> {
     now: Moment,
     exists: bool,
     entries: Vec<Entry>,
-    settings: BTreeMap<String, u64>,
+    max_deliveries: Option<u32>,
     /// Whether names have changed that have to be durable when the verb returns.
     changed: bool,
     _guard: Guard<'a>,
@@ -121,18 +122,17 @@ impl<'a> Locked<'a> {
     pub(super) fn new(store: &'a Store, path: &'a Path) -> Result<Self, Error> {
         let guard = store.lock()?;
         let entries = names_in(path)?.iter().filter_map(|name| Entry::parse(name)).collect();
-        let settings = match fs::read_to_string(path.join("settings")) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            text => text.at(path)?,
+        let max_deliveries = match fs::read_to_string(path.join("max_deliveries")) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            text => text.at(path)?.parse().ok(),
         };
-        let setting = |line: &str| line.split_once('=').and_then(|(name, value)| Some((name.into(), value.parse().ok()?)));
         let mut mailbox = Locked {
             store,
             path,
             now: store.clock.now(),
             exists: path.is_dir(),
             entries,
-            settings: settings.lines().filter_map(setting).collect(),
+            max_deliveries,
             changed: false,
             _guard: guard,
         };
@@ -156,15 +156,9 @@ impl<'a> Locked<'a> {
             self.store.sync(&self.store.root)?;
             self.exists = true;
         }
-        let old = self.settings.clone();
-        let given = [
-            ("max_size", settings.max_size.map(|size| size as u64)),
-            ("max_deliveries", settings.max_deliveries.map(u64::from)),
-        ];
-        self.settings.extend(given.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))));
-        if self.settings != old {
-            let text: String = self.settings.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-            self.put("settings", text.as_bytes())?;
+        if let Some(max) = settings.max_deliveries.filter(|max| Some(*max) != self.max_deliveries) {
+            self.put("max_deliveries", max.to_string().as_bytes())?;
+            self.max_deliveries = Some(max);
         }
         Ok(())
     }
@@ -236,7 +230,7 @@ impl<'a> Locked<'a> {
     /// Ends a delay or a lease. A message that would be visible after its last delivery is a dead letter.
     fn make_visible(&mut self, at: usize, delay: Duration, now: Moment) -> Result<(), Error> {
         let count = self.entries[at].count;
-        let is_spent = self.settings.get("max_deliveries").is_some_and(|max| u64::from(count) >= *max);
+        let is_spent = self.max_deliveries.is_some_and(|max| count >= max);
         let (state, due) = match delay.is_zero() {
             true if is_spent => return self.bury(at, &format!("delivered {count} times"), now),
             true => (State::Ready, 0),
@@ -253,29 +247,13 @@ impl<'a> Locked<'a> {
         self.change(at, Entry { state: State::Dead, due: died.as_nanos(), turn: self.next(), receipt: 0, ..entry })
     }
 
-    fn is_full(&self) -> bool {
-        let stored = self.entries.iter().filter(|entry| entry.state != State::Dead).count() as u64;
-        self.settings.get("max_size").is_some_and(|max| stored >= *max)
-    }
-
-    pub(super) fn send(&mut self, message: &Outgoing, mailbox: &MailboxName) -> Result<MessageId, Error> {
-        let refused = |limit: &str| {
-            Err(Error::InvalidParameter { parameter: "id", value: message.id.to_string(), limit: limit.into() })
-        };
-        let Some(id) = message.id.as_u128() else { return refused("a UUID") };
+    pub(super) fn send(&mut self, message: &Outgoing) -> Result<MessageId, Error> {
+        let id = message.id.as_u128().ok_or_else(|| Error::InvalidParameter {
+            parameter: "id",
+            value: message.id.to_string(),
+            limit: "a UUID".into(),
+        })?;
         let bytes = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
-        if message.special.as_ref().is_some_and(|special| special.own_id)
-            && let Some(held) = self.entries.iter().find(|entry| entry.id == id)
-        {
-            if self.read(held)?.0 == message.body {
-                return Ok(message.id.clone());
-            }
-            return refused("the mailbox holds another message with this id");
-        }
-        if self.is_full() {
-            let limit = format!("max_size = {}", self.settings["max_size"]);
-            return Err(Error::MailboxFull { mailbox: mailbox.to_string(), limit });
-        }
         let (state, due) = match message.delay.is_zero() {
             true => (State::Ready, 0),
             false => (State::Delayed, self.now.after(message.delay).as_nanos()),
@@ -332,9 +310,8 @@ impl<'a> Locked<'a> {
     /// The message whose current delivery has this receipt.
     fn leased(&self, receipt: &Receipt) -> Result<usize, Error> {
         let (id, handle) = (receipt.id.as_u128(), receipt.handle.as_u128());
-        let is_it = |entry: &Entry| {
-            entry.state == State::Leased && Some(entry.id) == id && Some(entry.receipt) == handle
-        };
+        let is_it =
+            |entry: &Entry| entry.state == State::Leased && Some(entry.id) == id && Some(entry.receipt) == handle;
         let found = self.entries.iter().position(is_it);
         found.ok_or_else(|| Error::ReceiptHandleExpired { id: receipt.id.clone() })
     }
@@ -374,9 +351,10 @@ impl<'a> Locked<'a> {
                 self.changed = true;
                 self.make_visible(at, delay, self.now)
             }
-            Visibility::Extend(by) => {
-                self.change(at, Entry { due: entry.due.max(self.now.after(by).as_nanos()), turn: self.next(), ..entry })
-            }
+            Visibility::Extend(by) => match self.now.after(by).as_nanos() {
+                until if until <= entry.due => Ok(()),
+                until => self.change(at, Entry { due: until, turn: self.next(), ..entry }),
+            },
             Visibility::Release => {
                 self.change(at, Entry { state: State::Ready, due: 0, count: entry.count - 1, receipt: 0, ..entry })
             }
@@ -405,18 +383,13 @@ impl<'a> Locked<'a> {
             Redrive::UpTo(max) => dead.take(*max).collect(),
             Redrive::One(id) => dead.filter(|at| Some(self.entries[*at].id) == id.as_u128()).collect(),
         };
-        let mut redriven = 0;
-        for at in chosen {
-            if self.is_full() {
-                break;
-            }
-            let entry = self.entries[at].clone();
+        for at in &chosen {
+            let entry = self.entries[*at].clone();
             self.changed = true;
-            self.change(at, Entry { state: State::Ready, due: 0, rank: self.next(), count: 0, ..entry })?;
-            remove(&self.path.join(format!("reason.{:032x}", self.entries[at].id)))?;
-            redriven += 1;
+            self.change(*at, Entry { state: State::Ready, due: 0, rank: self.next(), count: 0, ..entry })?;
+            remove(&self.path.join(format!("reason.{:032x}", self.entries[*at].id)))?;
         }
-        Ok(redriven)
+        Ok(chosen.len() as u64)
     }
 
     pub(super) fn purge(&mut self) -> Result<u64, Error> {

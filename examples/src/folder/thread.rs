@@ -2,12 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use postbox::Error;
-use postbox::backend::{Delivery, Receive};
+use postbox::backend::Delivery;
 use postbox::clock::{Clock, Moment};
 use postbox::operation::Answer;
 use tokio::sync::oneshot;
@@ -93,13 +93,11 @@ impl Thread {
     pub(super) fn receive(
         &self,
         path: &Path,
-        request: Receive,
-        clock: &dyn Clock,
+        until: Moment,
         look: Look,
         give_back: GiveBack,
     ) -> Answer<Result<Vec<Delivery>, Error>> {
         let (sender, result) = oneshot::channel();
-        let until = clock.now().after(request.wait);
         let _ = self.0.send(Task::Wait(Waiting { path: path.into(), until, look, give_back, answer: Some(sender) }));
         Answer::from_future(async move {
             let mut leased = result.await.unwrap_or_else(|_| Err(ended()))?;
