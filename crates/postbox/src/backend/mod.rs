@@ -65,7 +65,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// name are the same mailbox.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] for a setting that this backend cannot keep.
+    /// [`Error::Unsupported`] for a setting that this backend does not have; [`Error::InvalidParameter`] for a value that it
+    /// cannot keep.
     fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error>;
 
     /// Where replies are kept, if it keeps any.
