@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A message changes its state by a rename of its file, which is atomic. So a crash leaves every
-//! message in exactly one state. [`entry`] has the format of the name.
+//! message in exactly one state. `entry.rs` has the format of the name.
 //!
 //! # What survives a power cut
 //!
