@@ -86,6 +86,23 @@ fn messages_survive_the_program_and_a_half_written_file_is_no_message() {
 }
 
 #[test]
+fn files_of_others_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = FolderBackend::open(folder.path()).unwrap();
+    let jobs: Mailbox<String> = Connection::new(backend.clone()).mailbox("jobs").unwrap();
+    jobs.send("cat.png").blocking().unwrap();
+    fs::create_dir(folder.path().join("notes@two words")).unwrap();
+    let strange =
+        format!("leased.{:016x}.{max}.{max}.{:08x}.{:032x}.{:016x}.{:032x}", 0, 0, 1, 0, 1, max = "f".repeat(16));
+    for name in ["notes.txt", "ready.x.y", &strange] {
+        fs::write(folder.path().join("@jobs").join(name), "").unwrap();
+    }
+    assert_eq!(backend.list().blocking().unwrap().len(), 1);
+    assert_eq!(jobs.counts().blocking().unwrap().ready, 2);
+    assert!(folder.path().join("@jobs").join("notes.txt").exists());
+}
+
+#[test]
 fn a_folder_that_cannot_be_used_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

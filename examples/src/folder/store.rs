@@ -55,9 +55,10 @@ impl Store {
     pub(super) fn list(&self) -> Result<Vec<MailboxName>, Error> {
         let mut names = Vec::new();
         for file in names_in(&self.root)? {
+            // Other files are not ours.
             let Some((prefix, name)) = file.split_once('@') else { continue };
-            let name = MailboxName::new(name)?;
-            names.push(if prefix.is_empty() { name } else { name.with_prefix(prefix)? });
+            let name = MailboxName::new(name);
+            names.extend(if prefix.is_empty() { name } else { name.and_then(|name| name.with_prefix(prefix)) });
         }
         Ok(names)
     }
@@ -197,7 +198,7 @@ impl<'a> Locked<'a> {
 
     /// A number above all ranks and turns.
     fn next(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.rank.max(entry.turn) + 1).max().unwrap_or(0)
+        self.entries.iter().map(|entry| entry.rank.max(entry.turn).saturating_add(1)).max().unwrap_or(0)
     }
 
     /// Where the messages in some states are in `entries`, in the order of `key`.
@@ -355,9 +356,10 @@ impl<'a> Locked<'a> {
                 until if until <= entry.due => Ok(()),
                 until => self.change(at, Entry { due: until, turn: self.next(), ..entry }),
             },
-            Visibility::Release => {
-                self.change(at, Entry { state: State::Ready, due: 0, count: entry.count - 1, receipt: 0, ..entry })
-            }
+            Visibility::Release => self.change(
+                at,
+                Entry { state: State::Ready, due: 0, count: entry.count.saturating_sub(1), receipt: 0, ..entry },
+            ),
         }
     }
 
