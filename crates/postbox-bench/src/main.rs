@@ -1,8 +1,9 @@
 //! `cargo run --release -p postbox-bench -- SUITE [--json] [--quick] [--only TEXT] [--system NAME] [--peers NAME]`
 //!
-//! Postbox and its peers in one run, in turn: round by round each system runs once, so that noise hits all alike.
+//! Runs Postbox and its peers in turn: each system runs once in each round, so that noise hits all alike.
 
 mod allocator;
+mod chart;
 mod core;
 mod memory;
 mod outside;
@@ -17,6 +18,7 @@ use report::Settings;
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT] [--system NAME] [--peers NAME]
+       postbox-bench chart [--only TEXT] < RESULTS.jsonl > CHART.svg
 suites: core, memory, sqlite, redis, sqs
   --json       one JSON line per measurement
   --quick      fewer messages and rounds: shows that all works, not how fast
@@ -34,6 +36,7 @@ fn main() {
     match arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {
         Some((sqlite::ROLE, rest)) => return sqlite::process(rest),
         Some((redis::ROLE, rest)) => return redis::process(rest),
+        Some(("chart", rest)) => return draw_chart(rest),
         _ => {}
     }
     let mut arguments = arguments.into_iter();
@@ -61,6 +64,20 @@ fn main() {
     }
     for suite in suites {
         suite(&settings);
+    }
+}
+
+/// Reads the JSON lines of one suite, and prints their chart.
+fn draw_chart(arguments: &[String]) {
+    let only = match arguments {
+        [] => "",
+        [option, only] if option == "--only" => only,
+        _ => fail("chart takes --only TEXT alone, and reads the output of a suite with --json"),
+    };
+    let lines = std::io::read_to_string(std::io::stdin()).unwrap_or_else(|error| fail(&format!("stdin: {error}")));
+    match chart::draw(&lines, only) {
+        Ok(svg) => print!("{svg}"),
+        Err(error) => fail(&error),
     }
 }
 

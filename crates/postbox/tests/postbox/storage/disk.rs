@@ -11,14 +11,17 @@
 //! - A power cut keeps nothing of what is pending ([`Survivors::None`]), or any part of it ([`Survivors::Some`]): each
 //!   sector of 512 bytes of each write, each truncation and each name by chance, whatever the order they were written in.
 //!   Bytes next to those written are not damaged: SQLite relies on that, and disks keep to it.
-//! - A sync of a journal or a write-ahead log that fails leaves any part on the disk, and the rest never gets there, even
-//!   if a later sync succeeds, unless it is written again: Linux does so.
-//! - A sync of the database that fails leaves its writes pending. SQLite relies on that: a checkpoint that is not complete
-//!   is not synced, its pages are not written again, and the sync of a later checkpoint covers them.
+//! - A sync that fails leaves any part of what is pending on the disk. The rest never gets there, even if a later sync
+//!   succeeds, unless it is written again: Linux does so.
+//! - There is one exception, the database's pages of *earlier* checkpoints: they stay pending. A checkpoint that a reader
+//!   keeps from the end of the log is not synced. SQLite does not write its pages again, but relies on the sync of a later
+//!   checkpoint (`storage::power::a_checkpoint_beside_a_reader_is_synced_by_the_next_one`). A checkpoint runs on one thread
+//!   and begins with a sync of the log, which is how earlier checkpoints are told from the one that fails.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -135,13 +138,27 @@ struct State {
 #[derive(Default)]
 struct File {
     is_database: bool,
+    is_log: bool,
     durable: Vec<u8>,
-    pending: Vec<Change>,
+    writes: u64,
+    pending: Vec<Pending>,
+}
+
+struct Pending {
+    change: Change,
+    /// The thread that made it, until that thread syncs a log: then the change belongs to an earlier checkpoint.
+    thread: Option<ThreadId>,
 }
 
 enum Change {
     Write(usize, Vec<u8>),
     Truncate(usize),
+}
+
+impl File {
+    fn push(&mut self, change: Change) {
+        self.pending.push(Pending { change, thread: Some(std::thread::current().id()) });
+    }
 }
 
 impl Change {
@@ -255,6 +272,18 @@ impl Disk {
         self.lock().fault = None;
     }
 
+    /// Whether a name has changes that no sync has reached.
+    pub(crate) fn is_pending(&self, name: &str) -> bool {
+        let state = self.lock();
+        state.names.get(name).is_some_and(|file| !state.files[*file].pending.is_empty())
+    }
+
+    /// How often a name has been written to.
+    pub(crate) fn writes(&self, name: &str) -> u64 {
+        let state = self.lock();
+        state.names.get(name).map_or(0, |file| state.files[*file].writes)
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.lock().fault.is_some()
     }
@@ -284,7 +313,7 @@ impl Disk {
             return *known;
         }
         let file = state.files.len();
-        state.files.push(File { is_database, ..File::default() });
+        state.files.push(File { is_database, is_log: name.ends_with("-wal"), ..File::default() });
         state.names.insert(name.to_owned(), file);
         file
     }
@@ -297,7 +326,8 @@ impl Disk {
                 None => bytes,
             };
             let code = if bytes.is_empty() { 0 } else { write(bytes) };
-            state.files[file].pending.push(Change::Write(at, bytes.to_vec()));
+            state.files[file].writes += 1;
+            state.files[file].push(Change::Write(at, bytes.to_vec()));
             code
         })
     }
@@ -307,7 +337,7 @@ impl Disk {
             if fault.is_some() {
                 return 0;
             }
-            state.files[file].pending.push(Change::Truncate(size));
+            state.files[file].push(Change::Truncate(size));
             truncate()
         })
     }
@@ -316,15 +346,19 @@ impl Disk {
     pub(crate) fn sync(&self, file: usize, folder_too: bool) -> i32 {
         self.event(Kind::Sync, Some(file), |state, fault| {
             let State { random, files, .. } = state;
-            let (chance, File { is_database, durable, pending }) = (chance(random), &mut files[file]);
-            if fault.is_some() && *is_database {
-                return 0;
-            }
-            for change in pending.drain(..) {
+            let (chance, thread) = (chance(random), std::thread::current().id());
+            let File { is_database, is_log, durable, pending, .. } = &mut files[file];
+            let (is_database, is_log) = (*is_database, *is_log);
+            for Pending { change, thread: by } in std::mem::take(pending) {
                 match fault {
                     None => change.apply(durable),
+                    Some(_) if is_database && by != Some(thread) => pending.push(Pending { change, thread: by }),
                     Some(_) => change.apply_in_part(durable, random, chance),
                 }
+            }
+            if is_log {
+                let changes = files.iter_mut().flat_map(|file| &mut file.pending);
+                changes.filter(|pending| pending.thread == Some(thread)).for_each(|pending| pending.thread = None);
             }
             if folder_too && fault.is_none() {
                 state.durable_names = state.names.clone();
@@ -411,7 +445,7 @@ impl State {
             let mut contents = durable.clone();
             if survivors == Survivors::Some {
                 let chance = chance(random);
-                pending.iter().for_each(|change| change.apply_in_part(&mut contents, random, chance));
+                pending.iter().for_each(|pending| pending.change.apply_in_part(&mut contents, random, chance));
             }
             contents
         };

@@ -158,6 +158,29 @@ fn checkpoint(file: &Path) {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
 }
 
+/// What the simulated disk keeps if the sync of a database fails, and why.
+#[test]
+fn a_checkpoint_beside_a_reader_is_synced_by_the_next_one() {
+    let machine = Machine::new(0);
+    let connect = || rusqlite::Connection::open(machine.file()).unwrap();
+    let checkpoint = |connection: &rusqlite::Connection| -> (i64, i64) {
+        let columns = |row: &rusqlite::Row<'_>| Ok((row.get(1)?, row.get(2)?));
+        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], columns).unwrap()
+    };
+    let (writer, reader) = (connect(), connect());
+    writer.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (x); INSERT INTO t VALUES (1)").unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    writer.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+    let (frames, copied) = checkpoint(&writer);
+    assert!(copied > 0 && copied < frames, "{copied} of {frames}");
+    assert!(machine.disk.is_pending("a.db"), "an incomplete checkpoint is not synced");
+    reader.execute_batch("COMMIT").unwrap();
+    let before = machine.disk.writes("a.db");
+    assert_eq!(checkpoint(&writer), (frames, frames));
+    assert_eq!(machine.disk.writes("a.db") - before, 1, "the next one writes the page of the second row alone");
+    assert!(!machine.disk.is_pending("a.db"), "and syncs all");
+}
+
 /// The disk of these tests does what it must: without syncs, rows are lost and files are damaged.
 #[test]
 fn a_program_that_never_syncs_loses_and_damages_its_file() {

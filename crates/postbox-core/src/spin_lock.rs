@@ -1,10 +1,11 @@
-//! A lock for critical sections of a few nanoseconds: one atomic operation to take it, a plain store to give it
-//! back.
+//! A spin lock for critical sections of a few nanoseconds: one atomic operation to lock, a plain
+//! store to unlock.
 //!
-//! An OS mutex needs a second atomic read-modify-write to release, because a sleeper might have to be woken. The
-//! sections guarded here are a queue push or pop, so nobody sleeps: a contender spins, then (with the `std`
-//! feature) yields its time slice to a holder that was preempted, then naps. A thread never
-//! waits for a wake-up while it contends; waiting for messages is the wait queue's job.
+//! An OS mutex needs a second atomic read-modify-write to unlock, since a thread may sleep on it.
+//! This lock protects single pushes and pops, so a contending thread spins. With the `std` feature
+//! it then yields, for the case that the holder was preempted, and finally sleeps for short
+//! intervals. Waiting for messages is done in the [wait queue](crate::wait_queue), never on this
+//! lock.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -16,24 +17,24 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(postbox_loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};
 
-/// A value that one holder at a time may touch.
-// The flag comes first, so that a holder finds the first fields of the value on the line it has just got.
+/// A value that one thread at a time can access.
+// The flag comes first, so that it shares a cache line with the first fields of the value.
 #[repr(C)]
 pub struct SpinLock<T> {
     locked: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through a guard, and at most one guard exists at a time (see `try_lock`), so
-// sharing the lock moves the value between threads but never shares it.
+// SAFETY: the value is reached only through a guard, and at most one guard exists at a time (see
+// `try_lock`), so sharing the lock moves the value between threads but never shares it.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 // SAFETY: sending the lock sends the value in it.
 unsafe impl<T: Send> Send for SpinLock<T> {}
 
-/// Proof that the lock is held; gives it back on drop.
+/// Access to the value; unlocks on drop.
 pub struct SpinGuard<'a, T> {
     lock: &'a SpinLock<T>,
-    // A guard must be dropped by the thread that has it only in so far as `T` demands it; like a `&mut T`.
+    // Like a `&mut T`: whether the guard is `Send` or `Sync` depends on `T`.
     _value: core::marker::PhantomData<&'a mut T>,
 }
 
@@ -46,29 +47,30 @@ impl<T> SpinLock<T> {
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
         match self.try_lock() {
             Some(guard) => guard,
-            None => self.contend(),
+            None => self.lock_slow(),
         }
     }
 
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        // Acquire pairs with the Release of the guard's drop: what the last holder wrote is visible.
+        // Acquire pairs with the Release in the guard's drop: the writes of the last holder are
+        // visible.
         match self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Some(SpinGuard { lock: self, _value: core::marker::PhantomData }),
             Err(_) => None,
         }
     }
 
-    /// Takes the lock after an attempt that failed.
+    /// Locks after a failed attempt.
     #[cold]
-    pub(crate) fn contend(&self) -> SpinGuard<'_, T> {
-        let mut relax = Relax::new();
+    pub(crate) fn lock_slow(&self) -> SpinGuard<'_, T> {
+        let mut backoff = LockBackoff::new();
         loop {
-            relax.relax();
-            // Look before trying: a read shares the cache line, an attempt would steal it from the holder. (The model
-            // checker may let a plain read see an old value for ever.)
+            backoff.snooze();
+            // Reading shares the cache line; an attempt to lock would take it from the holder.
+            // Under the model checker a plain read could return an old value forever.
             while cfg!(not(postbox_loom)) && self.locked.load(Ordering::Relaxed) {
-                relax.relax();
+                backoff.snooze();
             }
             if let Some(guard) = self.try_lock() {
                 return guard;
@@ -82,8 +84,9 @@ impl<T> Deref for SpinGuard<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: this guard is the only one (`try_lock` gave it after it alone turned `locked` from false to
-        // true), so no `&mut T` exists but through this guard, which is borrowed shared here.
+        // SAFETY: this is the only guard (`try_lock` returned it after it alone changed `locked`
+        // from false to true), so no `&mut T` exists except through this guard, which is borrowed
+        // shared here.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -109,39 +112,39 @@ impl<T> fmt::Debug for SpinLock<T> {
     }
 }
 
-/// How a contender passes the time: briefly on the processor, then off it.
-struct Relax {
-    looks: u32,
+/// The backoff of a contending thread: spins, then yields, then sleeps.
+struct LockBackoff {
+    rounds: u32,
 }
 
-impl Relax {
-    /// Looks at doubling distances, up to 2^7 pauses, before the time slice is given up. Long distances are good for
-    /// throughput: a holder of the lock that comes back for it soon keeps its cache line meanwhile.
-    const SPINS: u32 = 7;
-    /// Yields before naps.
+impl LockBackoff {
+    /// Rounds of spinning, with doubling length, up to 2^7 spins. Long rounds raise throughput: a
+    /// holder that locks again soon keeps its cache line.
+    const SPIN_ROUNDS: u32 = 7;
+    /// Rounds of yielding before sleeping.
     #[cfg(feature = "std")]
-    const YIELDS: u32 = 10_000;
+    const YIELD_ROUNDS: u32 = 10_000;
 
     fn new() -> Self {
-        Relax { looks: 0 }
+        LockBackoff { rounds: 0 }
     }
 
     #[cfg(postbox_loom)]
-    fn relax(&mut self) {
+    fn snooze(&mut self) {
         loom::thread::yield_now();
     }
 
     #[cfg(not(postbox_loom))]
-    fn relax(&mut self) {
-        self.looks = self.looks.saturating_add(1);
+    fn snooze(&mut self) {
+        self.rounds = self.rounds.saturating_add(1);
         #[cfg(feature = "std")]
-        if self.looks > Self::SPINS + Self::YIELDS {
-            // The holder was preempted and yielding does not reach it: it has a lower priority, say.
+        if self.rounds > Self::SPIN_ROUNDS + Self::YIELD_ROUNDS {
+            // Yielding does not let the preempted holder run; it may have a lower priority.
             return std::thread::sleep(core::time::Duration::from_micros(50));
-        } else if self.looks > Self::SPINS {
+        } else if self.rounds > Self::SPIN_ROUNDS {
             return std::thread::yield_now();
         }
-        for _ in 0..1 << self.looks.min(Self::SPINS) {
+        for _ in 0..1 << self.rounds.min(Self::SPIN_ROUNDS) {
             core::hint::spin_loop();
         }
     }
@@ -151,12 +154,12 @@ impl Relax {
 mod tests {
     use super::*;
 
-    /// Without spinning, which the checker cannot follow to its end: a thread that gets the lock has the value for itself
-    /// and sees what the last holder did.
+    /// A thread that locks has exclusive access and sees the writes of the last holder. Without
+    /// spinning, which the checker cannot follow to its end.
     #[test]
     fn one_holder_at_a_time() {
         loom::model(|| {
-            // The model checker's cell reports any two accesses that are not ordered by the lock.
+            // Loom's cell reports accesses that the lock does not order.
             let lock = loom::sync::Arc::new(SpinLock::new(loom::cell::UnsafeCell::new(0)));
             let try_add = |lock: &SpinLock<loom::cell::UnsafeCell<u32>>| {
                 let guard = lock.try_lock();
@@ -172,7 +175,7 @@ mod tests {
             };
             let added = try_add(&lock) + try_add(&lock) + other.join().unwrap();
             let guard = lock.try_lock().expect("everybody has given it back");
-            // SAFETY: as above.
+            // SAFETY: the guard is held; loom checks that this is enough.
             assert_eq!(guard.with(|value| unsafe { *value }), added);
         });
     }

@@ -1,14 +1,16 @@
-//! What happens to a mailbox as a whole: closing, suspending, stashing, and handles that come and go.
+//! Operations on a whole mailbox: close, suspend, stash, and the counts of its handles.
 
 use alloc::vec::Vec;
 
 use super::*;
 
-impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
-    /// Takes no more messages; those inside can still be received. `false` if it was closed before.
+impl<M, O: Order<M>, C: MetadataStorageMode> Queue<M, O, C> {
+    /// Stops accepting messages; stored messages can still be received. Returns `false` if the
+    /// queue was closed already.
     pub(crate) fn close(&self) -> bool {
         let mut first = false;
-        // Under both locks no push is half done: a thread that sees the flag sees all messages.
+        // With both locks held no push is in progress, so a thread that sees the flag sees every
+        // accepted message.
         let store = self.front.store.lock();
         self.change_flags(|flags| {
             first = flags & CLOSED == 0;
@@ -26,30 +28,31 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         first
     }
 
-    /// Closes and takes everything that is left: control messages, then the stash, then the rest in order.
+    /// Closes the queue and takes all messages: control messages, then stashed ones, then the rest
+    /// in order.
     pub(crate) fn close_and_drain(&self) -> Vec<M> {
         self.close();
         let mut left = Vec::new();
         let stash = {
             let mut store = self.front.store.lock();
             let mut inbox = self.back.inbox.lock();
-            store.absorb(&mut inbox.arrived);
+            store.append(&mut inbox.messages);
             let mut guard = self.extras.lock();
             let mut stash = Vec::new();
             if let Some(extras) = guard.as_mut() {
                 while let Some(item) = extras.control.pop() {
-                    left.push(O::open(item));
+                    left.push(O::into_message(item));
                 }
                 stash = core::mem::take(&mut extras.stash);
             }
-            left.extend(stash.drain(..).map(|(item, _)| O::open(item)));
+            left.extend(stash.drain(..).map(|(item, _)| O::into_message(item)));
             while let Some(item) = store.pop() {
-                left.push(O::open(item));
+                left.push(O::into_message(item));
             }
-            self.flags.publish(self.flags.get() & !CONTROL);
+            self.flags.store_release(self.flags.get() & !CONTROL);
             self.stashed.set(0);
-            self.front.popped.publish(self.back.pushed.get());
-            self.front.stored.publish(0);
+            self.front.popped.store_release(self.back.pushed.get());
+            self.front.store_len.store_release(0);
             stash
         };
         drop(stash);
@@ -58,17 +61,17 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         left
     }
 
-    /// Holds regular messages back until as many `resume`s have come.
+    /// Withholds regular messages until [`resume`](Self::resume) was called as often as `suspend`.
     pub(crate) fn suspend(&self) {
         let inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
         guard.get_or_insert_default().suspensions += 1;
-        self.flags.publish(self.flags.get() | SUSPENDED);
+        self.flags.store_release(self.flags.get() | SUSPENDED);
         drop((guard, inbox));
         self.report(MailboxEvent::Suspended);
     }
 
-    /// Takes one `suspend` back. `false` if there was none.
+    /// Undoes one [`suspend`](Self::suspend). Returns `false` if there was none.
     pub(crate) fn resume(&self) -> bool {
         let inbox = self.back.inbox.lock();
         let mut guard = self.extras.lock();
@@ -78,7 +81,7 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         extras.suspensions -= 1;
         let running = extras.suspensions == 0;
         if running {
-            self.flags.publish(self.flags.get() & !SUSPENDED);
+            self.flags.store_release(self.flags.get() & !SUSPENDED);
         }
         drop((guard, inbox));
         if running {
@@ -89,21 +92,22 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         true
     }
 
-    /// Puts a received message aside. It keeps its room in the mailbox, so it can always come back.
+    /// Stashes a received message. A stashed regular message counts against the capacity, so it can
+    /// always be unstashed.
     pub(crate) fn stash(&self, message: M) {
-        let item = self.order.enclose(message);
+        let item = self.order.to_item(message);
         let control = self.order.is_control(&item);
         let _store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
         self.extras.lock().get_or_insert_default().stash.push((item, control));
         if !control {
             self.stashed.set(self.stashed.get() + 1);
-            self.has_room(&mut inbox);
+            self.refresh_room(&mut inbox);
         }
     }
 
-    /// Puts all stashed messages back on their lanes, in the order in which they were stashed and before what waits.
-    /// Returns how many.
+    /// Returns all stashed messages to their channels, in the order in which they were stashed and
+    /// ahead of stored messages of equal priority. Returns their number.
     pub(crate) fn unstash(&self) -> usize {
         let mut store = self.front.store.lock();
         let mut inbox = self.back.inbox.lock();
@@ -114,17 +118,17 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         let count = extras.stash.len();
         for (item, control) in extras.stash.drain(..).rev() {
             if control {
-                extras.control.restore(item);
-                self.flags.publish(self.flags.get() | CONTROL);
+                extras.control.push_before_equals(item);
+                self.flags.store_release(self.flags.get() | CONTROL);
             } else {
-                store.restore(item);
+                store.push_before_equals(item);
             }
         }
         let popped = self.front.popped.get().wrapping_sub(self.stashed.get());
         self.stashed.set(0);
-        self.front.popped.publish(popped);
-        self.front.stored.publish(store.len());
-        self.has_room(&mut inbox);
+        self.front.popped.store_release(popped);
+        self.front.store_len.store_release(store.len());
+        self.refresh_room(&mut inbox);
         drop((guard, inbox, store));
         for _ in 0..count {
             self.wake_receiver();
@@ -134,41 +138,46 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Core<M, O, C> {
         count
     }
 
-    /// A producer handle exists.
+    /// Registers a producer handle.
     pub(crate) fn add_producer(&self) {
-        // Also when another newcomer was first, but has not come to the refreshing yet.
-        if self.producers.increment() == 0 || self.flags.get() & ORPHANED != 0 {
-            self.refresh_orphaned();
+        // A concurrent first producer may have incremented the count but not yet cleared the flag.
+        if self.producers.increment() == 0 || self.flags.get() & NO_PRODUCER != 0 {
+            self.refresh_no_producer();
         }
     }
 
-    /// A producer handle is gone. With the last one nothing more will come.
+    /// Unregisters a producer handle. The last one disconnects the receivers.
     pub(crate) fn remove_producer(&self) {
-        if self.producers.decrement() == 1 && self.refresh_orphaned() {
+        if self.producers.decrement() == 1 && self.refresh_no_producer() {
             self.wake_receivers();
             self.notify_hooks();
         }
     }
 
-    /// Whether there is a producer is asked under the lock, so that of one that comes and one that goes at the same
-    /// time the later one leaves the right answer.
-    fn refresh_orphaned(&self) -> bool {
-        let mut orphaned = false;
+    /// Recomputes the flag `NO_PRODUCER`. The count is read under the inbox lock, so the last of
+    /// several concurrent calls writes the correct flag.
+    fn refresh_no_producer(&self) -> bool {
+        let mut no_producer = false;
         self.change_flags(|flags| {
-            orphaned = self.producers.observe() == 0;
-            if orphaned { flags | ORPHANED } else { flags & !ORPHANED }
+            no_producer = self.producers.load_acquire() == 0;
+            if no_producer { flags | NO_PRODUCER } else { flags & !NO_PRODUCER }
         });
-        orphaned
+        no_producer
     }
 
-    /// Producers and consumers together.
+    /// Registers a consumer handle.
+    pub(crate) fn add_consumer(&self) {
+        self.consumers.increment();
+    }
+
+    /// The number of producer and consumer handles.
     #[cfg(feature = "std")]
     pub(crate) fn handles(&self) -> usize {
         self.producers.get() + self.consumers.get()
     }
 
-    /// A consumer handle is gone. With the last one nothing can be received: what is left is dropped, and senders
-    /// get their messages back.
+    /// Unregisters a consumer handle. The last one closes the queue: stored messages are dropped,
+    /// and waiting senders get their messages back.
     pub(crate) fn remove_consumer(&self) {
         if self.consumers.decrement() == 1 {
             drop(self.close_and_drain());

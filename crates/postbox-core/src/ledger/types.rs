@@ -1,17 +1,18 @@
-//! What a ledger is asked, and what it answers.
+//! Options, arguments and results of the ledger.
 
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use core::fmt;
 
-/// What a ledger is told when it is made.
+/// The settings of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// How many messages may be stored at once, dead ones apart. `None`: any number.
+    /// The largest number of stored messages, not counting dead letters. `None` for no limit.
     pub max_size: Option<usize>,
-    /// After how many deliveries a message that comes back goes to the dead letters. `None`: never.
+    /// The number of deliveries after which a message becomes a dead letter instead of ready.
+    /// `None` for no limit.
     pub max_deliveries: Option<u32>,
-    /// For how many ticks a deduplication id is remembered.
+    /// The number of ticks for which a deduplication id is remembered.
     pub deduplication_window: u64,
 }
 
@@ -21,71 +22,71 @@ impl Default for LedgerOptions {
     }
 }
 
-/// A message on its way into the ledger.
+/// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Posting<'a, M> {
-    /// Its id, made by the sender.
+    /// The id, unique unless it is sent by [`send_once`](super::Ledger::send_once).
     pub id: u128,
-    /// What is stored.
+    /// The content.
     pub message: M,
-    /// When it becomes visible; now or a moment in the past means at once.
+    /// The moment at which it becomes visible; at once if that has passed.
     pub visible_at: u64,
-    /// When it goes unless it is being delivered then.
+    /// The moment at which it is removed, unless it is leased then.
     pub expires_at: Option<u64>,
     /// The group in whose order it is delivered.
     pub group: Option<&'a str>,
-    /// Sends with the same deduplication id within the window are one.
+    /// Of several sends with one deduplication id within the window, only the first is stored.
     pub deduplication: Option<&'a str>,
 }
 
 impl<M> Posting<'_, M> {
-    /// A message that is visible at once and has no group, no expiry and no deduplication id.
+    /// Creates a message that is visible at once, without a group, an expiry or a deduplication id.
     pub const fn new(id: u128, message: M) -> Self {
         Posting { id, message, visible_at: 0, expires_at: None, group: None, deduplication: None }
     }
 }
 
-/// What became of a send.
+/// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// It is stored.
+    /// The message is stored.
     Stored,
-    /// Nothing was stored: the ledger has a message with this deduplication id, or with the caller's own id and the same
-    /// content. This is that message's id.
+    /// Nothing was stored, because the ledger has the message already: one with this deduplication
+    /// id, or an equal one with the caller's id. This is the id of that message.
     Duplicate(u128),
 }
 
-/// Why a message was not stored. The message comes back.
+/// Why a message was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LedgerRefusal<M> {
-    /// There is no room.
+    /// There is no room. Contains the message.
     Full(M),
-    /// The ledger holds another message with the same id.
+    /// Another message has the same id. Contains the new message.
     IdInUse(M),
 }
 
-/// Proof of one delivery.
+/// Identifies one delivery and proves its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Receipt {
-    /// Where the message is.
+    /// The slot of the message.
     pub(super) slot: u32,
-    /// Which delivery of all this is.
+    /// The number of the delivery.
     pub(super) number: u64,
 }
 
 impl Receipt {
-    /// The receipt as a number, for handles that are passed around.
+    /// Encodes the receipt as a number.
     pub const fn to_bits(self) -> u128 {
         ((self.slot as u128) << 64) | self.number as u128
     }
 
-    /// The receipt that [`to_bits`](Self::to_bits) gave. Any other number is a receipt that is good for nothing.
+    /// Decodes a number from [`to_bits`](Self::to_bits). Any other number gives an invalid receipt.
     pub const fn from_bits(bits: u128) -> Self {
         Receipt { slot: (bits >> 64) as u32, number: bits as u64 }
     }
 }
 
-/// The receipt is of a lease that has ended: by acknowledgement, by its deadline, by being given back, by a purge.
+/// The receipt belongs to a lease that has ended: by a settlement, by its deadline, or by a purge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale;
 
@@ -97,18 +98,18 @@ impl fmt::Display for Stale {
 
 impl core::error::Error for Stale {}
 
-/// A message as the ledger shows it.
+/// A message in the ledger.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Held<'a, M> {
-    /// Its id.
+    /// The id of the message.
     pub id: u128,
-    /// What was sent.
+    /// The content.
     pub message: &'a M,
-    /// The proof of this delivery; when the ledger only shows the message, a receipt that is good for nothing.
+    /// The receipt of this delivery; an invalid one if the message was not delivered.
     pub receipt: Receipt,
-    /// How often it was delivered, this time included.
+    /// The number of deliveries, including this one.
     pub deliveries: u32,
-    /// When it was sent.
+    /// When the message was sent.
     pub sent_at: u64,
 }
 
@@ -123,33 +124,33 @@ impl<M> Copy for Held<'_, M> {}
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead<M> {
-    /// Its id.
+    /// The id of the message.
     pub id: u128,
-    /// What was sent.
+    /// The content.
     pub message: M,
-    /// How often it was delivered.
+    /// The number of deliveries.
     pub deliveries: u32,
-    /// When it was sent.
+    /// When the message was sent.
     pub sent_at: u64,
-    /// When it came here.
+    /// When the message became a dead letter.
     pub died_at: u64,
-    /// Why.
+    /// Why it became one.
     pub reason: Cow<'static, str>,
     pub(super) group: Option<Arc<str>>,
 }
 
-/// How many messages are where.
+/// The number of messages by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Visible, those that wait behind their group included.
+    /// Visible messages, including those queued in a group.
     pub ready: usize,
-    /// Not yet visible: sent with a delay, or given back with one.
+    /// Messages that are not visible yet: sent or given back with a delay.
     pub delayed: usize,
-    /// Being delivered.
+    /// Messages that are being delivered.
     pub leased: usize,
     /// Dead letters.
     pub dead: usize,
 }
 
-/// The reason that a ledger gives for a message whose deliveries are spent.
+/// The reason of dead letters whose deliveries were spent.
 pub const DELIVERIES_SPENT: &str = "delivered as often as the mailbox allows, and never acknowledged";

@@ -1,26 +1,27 @@
 //! Most urgent first, then first in, first out.
 //!
-//! Programs use few priorities or very many. Up to [`MAX_LEVELS`] of them are served by one ring per priority and a
-//! bit mask of those in use: constant time at any depth. Further priorities go to a heap of fixed-size keys, four to
-//! a cache line, with the messages beside it; a key, not a message, moves through the heap.
+//! Programs use few distinct priorities or very many. Up to [`MAX_LEVELS`] priorities are served by
+//! one ring each and a bit mask of the occupied rings, in constant time at any depth. Further
+//! priorities go to a heap of fixed-size keys, four to a cache line, so that keys move through the
+//! heap and messages do not.
 
 use core::mem;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::chunks::Chunks;
-use crate::heap::KeyedHeap;
-use crate::order::{Displaced, Order, Store};
+use super::keyed_heap::KeyedHeap;
+use super::{ChunkedQueue, Evicted, Order, Store};
 
-/// Tells how urgent a message is. A lower number is more urgent.
+/// Computes how urgent a message is. A lower number is more urgent.
 ///
-/// Closures do: `|job: &Job| job.deadline`.
+/// Implemented by closures: `|job: &Job| job.deadline`.
 pub trait Rank<M> {
-    /// How urgent the message is. It is asked when the message is sent, and when it is stashed.
+    /// The rank of a message. Called once when the message is sent, and once when it is stashed.
     fn rank(&self, message: &M) -> i64;
 
-    /// Whether the message takes the control lane: always the same answer for the same message. By default none does.
+    /// Whether the message is sent on the control channel. Must be the same for each call with one
+    /// message. `false` by default.
     fn is_control(&self, _message: &M) -> bool {
         false
     }
@@ -32,12 +33,12 @@ impl<M, F: Fn(&M) -> i64> Rank<M> for F {
     }
 }
 
-/// Messages leave by their rank, and among equals in the order in which they came.
+/// An order in which messages leave by rank, and among equal ranks as they arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Priority<R>(R);
 
 impl<R> Priority<R> {
-    /// The order that `rank` makes.
+    /// An order by the rank that `rank` computes.
     pub const fn new(rank: R) -> Self {
         Priority(rank)
     }
@@ -55,11 +56,11 @@ impl<M, R: Rank<M>> Order<M> for Priority<R> {
     type Item = Ranked<M>;
     type Store = PriorityStore<M>;
 
-    fn enclose(&self, message: M) -> Ranked<M> {
+    fn to_item(&self, message: M) -> Ranked<M> {
         Ranked { rank: self.0.rank(&message), message }
     }
 
-    fn open(item: Ranked<M>) -> M {
+    fn into_message(item: Ranked<M>) -> M {
         item.message
     }
 
@@ -68,30 +69,31 @@ impl<M, R: Rank<M>> Order<M> for Priority<R> {
     }
 }
 
-/// As many priorities as have a ring each: the bits of a mask.
+/// The number of ranks that have a ring of their own: the bits of a mask.
 const MAX_LEVELS: usize = 64;
-/// Up to this many are searched by counting.
+/// Up to this many ranks are searched by counting.
 const FEW_LEVELS: usize = 16;
-/// Rings kept for the next new priority, and how large one may be to be kept.
+/// How many empty rings are kept for reuse, and the largest capacity that a kept ring may have.
 const SPARE_RINGS: usize = 8;
 const SPARE_CAPACITY: usize = 1024;
 
 /// Messages by rank.
 ///
-/// Invariant: a rank that has a level has no message in the heap. A level is only made while the heap is empty, and
-/// as long as it stands all messages of its rank go there. So the two never compete for one rank's order.
+/// Invariant: a rank that has a level has no message in the heap. A level is created only while the
+/// heap is empty, and while it exists all messages of its rank go to it. So level and heap never
+/// compete for the order of one rank.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct PriorityStore<M> {
-    /// The ranks that have a level, ascending.
+    /// The ranks that have a level, in ascending order.
     ranks: Vec<i64>,
     /// The level of each rank, in the same order.
     levels: Vec<VecDeque<M>>,
-    /// Bit `i`: `levels[i]` holds something.
+    /// Bit `i` is set if `levels[i]` is not empty.
     occupied: u64,
     in_levels: usize,
     heap: KeyedHeap<M>,
-    spare: Vec<VecDeque<M>>,
+    spare_rings: Vec<VecDeque<M>>,
 }
 
 impl<M> Default for PriorityStore<M> {
@@ -102,17 +104,18 @@ impl<M> Default for PriorityStore<M> {
             occupied: 0,
             in_levels: 0,
             heap: KeyedHeap::new(),
-            spare: Vec::new(),
+            spare_rings: Vec::new(),
         }
     }
 }
 
 impl<M> PriorityStore<M> {
-    /// The level of `rank`, made if that is allowed; `None` sends the message to the heap.
+    /// The level of `rank`, created if that is allowed; `None` if the message belongs in the heap.
     #[inline]
     fn level(&mut self, rank: i64) -> Option<usize> {
         let found = if self.ranks.len() <= FEW_LEVELS {
-            // Counting has no branch to mispredict, which costs more than looking at each of so few.
+            // Counting has no branch to mispredict, which costs more than comparing with every
+            // rank.
             let index = self.ranks.iter().filter(|&&other| other < rank).count();
             if self.ranks.get(index) == Some(&rank) { Ok(index) } else { Err(index) }
         } else {
@@ -122,8 +125,8 @@ impl<M> PriorityStore<M> {
             Ok(index) => Some(index),
             Err(_) if self.heap.len() > 0 => {
                 if self.in_levels == 0 && !self.ranks.is_empty() {
-                    // The heap is in use and the levels are not: do not search them any more.
-                    self.drop_empty_levels();
+                    // The heap is in use and the levels are empty: removing them saves the search.
+                    self.remove_empty_levels();
                 }
                 None
             }
@@ -135,26 +138,26 @@ impl<M> PriorityStore<M> {
     fn new_level(&mut self, rank: i64, index: usize) -> Option<usize> {
         let mut index = index;
         if self.ranks.len() == MAX_LEVELS {
-            self.drop_empty_levels();
+            self.remove_empty_levels();
             if self.ranks.len() == MAX_LEVELS {
                 return None;
             }
             index = self.ranks.binary_search(&rank).unwrap_or_else(|index| index);
         }
         self.ranks.insert(index, rank);
-        self.levels.insert(index, self.spare.pop().unwrap_or_default());
+        self.levels.insert(index, self.spare_rings.pop().unwrap_or_default());
         let below = (1u64 << index) - 1;
         self.occupied = (self.occupied & below) | ((self.occupied & !below) << 1);
         Some(index)
     }
 
-    fn drop_empty_levels(&mut self) {
+    fn remove_empty_levels(&mut self) {
         let mut kept = 0;
         for index in 0..self.levels.len() {
             if self.levels[index].is_empty() {
                 let ring = mem::take(&mut self.levels[index]);
-                if self.spare.len() < SPARE_RINGS && ring.capacity() <= SPARE_CAPACITY {
-                    self.spare.push(ring);
+                if self.spare_rings.len() < SPARE_RINGS && ring.capacity() <= SPARE_CAPACITY {
+                    self.spare_rings.push(ring);
                 }
             } else {
                 self.levels.swap(kept, index);
@@ -167,13 +170,13 @@ impl<M> PriorityStore<M> {
         self.occupied = if kept == MAX_LEVELS { u64::MAX } else { (1 << kept) - 1 };
     }
 
-    /// The most urgent level that holds something.
+    /// The most urgent level that is not empty.
     #[inline]
     fn first(&self) -> Option<usize> {
         (self.occupied != 0).then(|| self.occupied.trailing_zeros() as usize)
     }
 
-    /// The least urgent one.
+    /// The least urgent level that is not empty.
     fn last(&self) -> Option<usize> {
         (self.occupied != 0).then(|| 63 - self.occupied.leading_zeros() as usize)
     }
@@ -186,6 +189,12 @@ impl<M> PriorityStore<M> {
         }
         self.in_levels -= 1;
         Some(Ranked { rank: self.ranks[index], message })
+    }
+
+    #[inline(always)]
+    fn pop_from_heap(&mut self) -> Option<Ranked<M>> {
+        let (rank, message) = self.heap.pop_first()?;
+        Some(Ranked { rank, message })
     }
 
     #[inline(always)]
@@ -208,7 +217,7 @@ impl<M> PriorityStore<M> {
 
 impl<M> Store for PriorityStore<M> {
     type Item = Ranked<M>;
-    const KEEPS_ARRIVAL: bool = false;
+    const IS_FIFO: bool = false;
 
     #[inline]
     fn len(&self) -> usize {
@@ -231,25 +240,25 @@ impl<M> Store for PriorityStore<M> {
         self.insert(item, false);
     }
 
-    fn absorb(&mut self, arrived: &mut Chunks<Ranked<M>>) {
+    fn append(&mut self, arrived: &mut ChunkedQueue<Ranked<M>>) {
         while let Some(item) = arrived.pop_front() {
             self.insert(item, false);
         }
     }
 
-    fn restore(&mut self, item: Ranked<M>) {
+    fn push_before_equals(&mut self, item: Ranked<M>) {
         self.insert(item, true);
     }
 
-    fn displace(&mut self, incoming: Ranked<M>, oldest: bool) -> Displaced<Ranked<M>> {
+    fn push_evicting(&mut self, incoming: Ranked<M>, oldest: bool) -> Evicted<Ranked<M>> {
         let level = self.last();
         let level_rank = level.map(|index| self.ranks[index]);
         let heap_rank = self.heap.last_rank(oldest);
         let Some(worst) = level_rank.max(heap_rank) else {
-            return Displaced::Incoming(incoming);
+            return Evicted::Incoming(incoming);
         };
         if incoming.rank > worst || (incoming.rank == worst && !oldest) {
-            return Displaced::Incoming(incoming);
+            return Evicted::Incoming(incoming);
         }
         let evicted = match level {
             Some(index) if level_rank == Some(worst) => self.take_from_level(index, oldest),
@@ -257,16 +266,8 @@ impl<M> Store for PriorityStore<M> {
         };
         self.insert(incoming, false);
         match evicted {
-            Some(item) => Displaced::Other(item),
-            None => unreachable!("a rank was seen, so its message is there"),
+            Some(item) => Evicted::Stored(item),
+            None => unreachable!("the rank belongs to a message"),
         }
-    }
-}
-
-impl<M> PriorityStore<M> {
-    #[inline(always)]
-    fn pop_from_heap(&mut self) -> Option<Ranked<M>> {
-        let (rank, message) = self.heap.pop_first()?;
-        Some(Ranked { rank, message })
     }
 }

@@ -1,12 +1,13 @@
-//! The wait queue: the waiters in order, and which of them to wake.
+//! A queue of waiting tasks, the base of every future of this crate.
 //!
-//! Rules that its users keep, and that every future of this crate follows:
+//! Users of a wait queue follow three rules:
 //!
-//! 1. *Register in the critical section that saw "not yet".* The owner of the condition holds the lock that guards
-//!    it while it calls [`WaitQueue::register`], so nothing can change unseen between the look and the registration.
-//! 2. *Wake after the locks are released.* [`WaitQueue::notify_one`] hands out the waker instead of calling it.
-//! 3. *A wake-up is never swallowed.* Whoever gives back a ticket that was notified but not used passes the
-//!    notification on; [`WaitQueue::remove`] tells.
+//! 1. *Register in the critical section that found the condition false.* The caller of
+//!    [`WaitQueue::register`] holds the lock that protects the condition, so the condition cannot
+//!    change between the check and the registration.
+//! 2. *Wake outside all locks.* [`WaitQueue::notify_one`] returns the waker instead of calling it.
+//! 3. *Pass on unused notifications.* A waiter that was notified and does not use the notification
+//!    must notify the next waiter; [`WaitQueue::remove`] tells whether it was notified.
 
 use core::fmt;
 use core::task::Waker;
@@ -17,7 +18,7 @@ use crate::sync::{Count, Lock, MailboxConcurrency};
 
 const NONE: u32 = u32::MAX;
 
-/// A place in a [`WaitQueue`], or among the receivers of a mailbox. Its owner gives it back: [`WaitQueue::remove`].
+/// A registration in a [`WaitQueue`]. The owner returns it by [`WaitQueue::remove`].
 #[derive(Debug)]
 pub struct Ticket {
     index: u32,
@@ -25,6 +26,11 @@ pub struct Ticket {
 }
 
 /// Waiting tasks in order of arrival.
+///
+/// A caller checks a condition and registers under one lock. The code that makes the condition true
+/// takes a waker by [`notify_one`](Self::notify_one) and calls it after it has released its locks.
+/// A task that no longer waits [removes](Self::remove) its ticket, and notifies the next task if
+/// the ticket had been notified already.
 ///
 /// ```
 /// use core::task::Waker;
@@ -41,9 +47,9 @@ pub struct Ticket {
 /// assert!(queue.remove(&mut ticket).is_none(), "the ticket had been notified");
 /// ```
 pub struct WaitQueue<C: MailboxConcurrency> {
-    /// How many tickets wait un-notified. Read without the lock by threads that might have to notify.
+    /// The number of registered waiters. Notifiers read it without the lock.
     waiting: C::Count,
-    line: C::Lock<Line>,
+    waiters: C::Lock<WaiterList>,
 }
 
 impl<C: MailboxConcurrency> fmt::Debug for WaitQueue<C> {
@@ -58,11 +64,11 @@ impl<C: MailboxConcurrency> Default for WaitQueue<C> {
     }
 }
 
-/// Waiting tasks in order of arrival, without a lock of its own: for an owner that has one under which waiters register.
+/// A list of waiters without a lock, for owners that register waiters under a lock of their own.
 ///
-/// A doubly linked list in a slab: any ticket leaves in constant time, and places are used again.
+/// A doubly linked list in a slab: a waiter is removed in constant time, and slots are reused.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct WaiterList {
     slots: Vec<Slot>,
     head: u32,
     tail: u32,
@@ -73,100 +79,102 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 struct Slot {
-    /// `None` while the slot is free.
+    /// `None` in a free slot.
     waker: Option<Waker>,
     prev: u32,
     next: u32,
-    /// Counts the waiters that this slot has served, so that a ticket knows its own.
+    /// Incremented when a waiter leaves the slot, which invalidates its ticket.
     generation: u32,
 }
 
 impl<C: MailboxConcurrency> WaitQueue<C> {
-    /// An empty queue. Allocates nothing until a task waits.
+    /// Creates an empty queue. Allocates nothing until a task registers.
     pub fn new() -> Self {
-        WaitQueue { waiting: C::Count::new(0), line: C::Lock::new(Line::default()) }
+        WaitQueue { waiting: C::Count::new(0), waiters: C::Lock::new(WaiterList::default()) }
     }
 
-    /// Whether anybody waits. Exact for a caller that holds the lock under which waiters register.
+    /// Whether a task waits. Exact for a caller that holds the lock under which tasks register.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
         self.waiting.get() != 0
     }
 
-    /// How many wait.
+    /// The number of waiting tasks.
     pub fn len(&self) -> usize {
         self.waiting.get()
     }
 
-    /// Whether nobody waits.
+    /// Whether no task waits.
     pub fn is_empty(&self) -> bool {
         !self.is_waiting()
     }
 
-    /// Makes `waker` wait under `ticket`.
+    /// Registers `waker` under `ticket`.
     ///
-    /// Without a ticket, a new one goes to the end. A ticket that still waits keeps its place and takes the new
-    /// waker. A ticket that was notified, and whose owner found the condition untrue again because another task was
-    /// quicker, goes to the head: it has waited longest.
+    /// Without a ticket, the waker is appended and `ticket` is set. A ticket that is still
+    /// registered keeps its position and gets the new waker. A ticket that was notified, but found
+    /// the condition false again, is put first, since it has waited longest.
     ///
-    /// What comes back is a waker that is not needed any more. Its drop runs foreign code, so the caller keeps it
-    /// until it holds no lock; for the same reason `waker` is cloned by the caller, before it takes its locks.
-    #[must_use = "a waker must be dropped when no lock is held"]
+    /// Returns a waker that is no longer needed. Dropping it runs foreign code, so the caller drops
+    /// it after releasing its locks. For the same reason the caller clones `waker` before it takes
+    /// its locks.
+    #[must_use = "the waker must be dropped outside all locks"]
     pub fn register(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Option<Waker> {
-        let mut line = self.line.lock();
-        let unused = line.register(ticket, waker);
-        self.waiting.set(line.len());
+        let mut waiters = self.waiters.lock();
+        let unused = waiters.register(ticket, waker);
+        self.waiting.set(waiters.len());
         unused
     }
 
-    /// Takes the first waiter out and gives its waker, to be woken once the caller holds no lock.
+    /// Removes the first waiter and returns its waker, which the caller wakes after releasing its
+    /// locks.
     pub fn notify_one(&self) -> Option<Waker> {
-        let mut line = self.line.lock();
-        let waker = line.take_first();
-        self.waiting.set(line.len());
+        let mut waiters = self.waiters.lock();
+        let waker = waiters.pop_first();
+        self.waiting.set(waiters.len());
         waker
     }
 
     /// Wakes all waiters. The caller holds no lock.
     pub fn wake_all(&self) {
         let wakers = {
-            let mut line = self.line.lock();
+            let mut waiters = self.waiters.lock();
             self.waiting.set(0);
-            line.take_all()
+            waiters.drain()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Gives a ticket back, and its waker, to be dropped when no lock is held. `None` if it had been notified: then the
-    /// caller either has used the notification or passes it on.
-    #[must_use = "a ticket that was notified must pass the notification on"]
+    /// Unregisters a ticket and returns its waker, which the caller drops after releasing its
+    /// locks. Returns `None` if the ticket was notified: then the caller has used the notification,
+    /// or passes it on.
+    #[must_use = "a notification that was not used must be passed on"]
     pub fn remove(&self, ticket: &mut Option<Ticket>) -> Option<Waker> {
         let ticket = ticket.take()?;
-        // Nobody waits, so this ticket does not: it was notified since it was registered. No lock for the usual end
-        // of a wait.
+        // Without waiters this ticket was notified, so the usual end of a wait takes no lock.
         if !self.is_waiting() {
             return None;
         }
-        let mut line = self.line.lock();
-        let waker = line.remove(&ticket);
-        self.waiting.set(line.len());
+        let mut waiters = self.waiters.lock();
+        let waker = waiters.remove(&ticket);
+        self.waiting.set(waiters.len());
         waker
     }
 
-    /// How many places the slab holds, used and free: tests look at it for leaks.
+    /// The number of slots, used and free, for tests that look for leaks.
     #[doc(hidden)]
-    pub fn places(&self) -> usize {
-        self.line.lock().slots.len()
+    pub fn slots(&self) -> usize {
+        self.waiters.lock().slots.len()
     }
 }
 
-impl Default for Line {
+impl Default for WaiterList {
     fn default() -> Self {
-        Line { slots: Vec::new(), head: NONE, tail: NONE, free: NONE, len: 0 }
+        WaiterList { slots: Vec::new(), head: NONE, tail: NONE, free: NONE, len: 0 }
     }
 }
 
-impl Line {
+impl WaiterList {
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
@@ -196,21 +204,21 @@ impl Line {
 
     /// See [`WaitQueue::notify_one`].
     #[inline]
-    pub(crate) fn take_first(&mut self) -> Option<Waker> {
-        if self.is_empty() { None } else { self.take(self.head) }
+    pub(crate) fn pop_first(&mut self) -> Option<Waker> {
+        if self.is_empty() { None } else { self.remove_at(self.head) }
     }
 
-    /// All wakers, to be woken under no lock.
-    pub(crate) fn take_all(&mut self) -> Vec<Waker> {
-        core::iter::from_fn(|| self.take_first()).collect()
+    /// Removes all waiters. The caller wakes them after releasing its locks.
+    pub(crate) fn drain(&mut self) -> Vec<Waker> {
+        core::iter::from_fn(|| self.pop_first()).collect()
     }
 
     /// See [`WaitQueue::remove`].
     pub(crate) fn remove(&mut self, ticket: &Ticket) -> Option<Waker> {
-        if self.is_waiting(ticket) { self.take(ticket.index) } else { None }
+        if self.is_waiting(ticket) { self.remove_at(ticket.index) } else { None }
     }
 
-    /// Whether the ticket's own registration is still in the line.
+    /// Whether the ticket's registration is still in the list.
     fn is_waiting(&self, ticket: &Ticket) -> bool {
         self.slots[ticket.index as usize].generation == ticket.generation
     }
@@ -230,13 +238,13 @@ impl Line {
     #[cold]
     fn grow(&mut self) {
         self.free = u32::try_from(self.slots.len()).unwrap_or(NONE);
-        assert!(self.free != NONE, "fewer than 2^32 - 1 tasks wait on one queue");
+        assert!(self.free != NONE, "too many tasks wait on one queue");
         self.slots.push(Slot { waker: None, prev: NONE, next: NONE, generation: 0 });
     }
 
-    /// Takes a waiter out of the line and frees its slot; its ticket is of an old generation from now on.
+    /// Removes a waiter and frees its slot, which invalidates its ticket.
     #[inline]
-    fn take(&mut self, index: u32) -> Option<Waker> {
+    fn remove_at(&mut self, index: u32) -> Option<Waker> {
         if self.head == self.tail {
             (self.head, self.tail) = (NONE, NONE);
         } else {

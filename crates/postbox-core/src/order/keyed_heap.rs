@@ -1,20 +1,21 @@
-//! A stable priority queue for arbitrary ranks: keys in a four-way heap, messages beside it.
+//! A stable priority queue for arbitrary ranks: a four-way heap of keys, with the messages in a
+//! slab.
 
 use core::hint::select_unpredictable;
 use core::mem;
 
 use alloc::vec::Vec;
 
-/// A key: rank, then number, then slot, packed so that one comparison orders all three.
+/// Rank, number and slot, packed so that one comparison orders all three.
 type Key = u128;
 
-const NOTHING: Key = Key::MAX;
+const EMPTY: Key = Key::MAX;
 
-/// Numbers start in the middle, so that messages can also be put before their equals.
+/// Numbers start in the middle, so that a message can also be inserted ahead of its equals.
 const FIRST_NUMBER: u32 = 1 << 31;
 
 fn key(rank: i64, number: u32, slot: u32) -> Key {
-    // Flipping the sign bit makes signed ranks order as unsigned ones.
+    // Flipping the sign bit makes signed ranks order as unsigned numbers.
     let rank = (rank as u64) ^ (1 << 63);
     (u128::from(rank) << 64) | (u128::from(number) << 32) | u128::from(slot)
 }
@@ -31,15 +32,15 @@ fn slot_of(key: Key) -> usize {
     key as u32 as usize
 }
 
-/// Messages by rank, and among equals by age. Both ends can be taken from.
+/// Messages by rank and then by age. Messages can be popped from both ends.
 #[derive(Debug)]
 pub(crate) struct KeyedHeap<M> {
     first: Heap,
-    /// Exists once something had to be evicted. Then both heaps keep keys of messages that have left, which are passed
-    /// over when they come up.
-    last: Option<Last>,
+    /// Created by the first eviction. From then on both heaps contain stale keys, whose messages
+    /// have left through the other heap; they are skipped when they come up.
+    eviction: Option<EvictionKeys>,
     slots: Vec<Slot<M>>,
-    /// The first free slot; none is if it is past the end.
+    /// The first free slot; past the end of `slots` if there is none.
     free: usize,
     next: u32,
     next_before: u32,
@@ -48,24 +49,24 @@ pub(crate) struct KeyedHeap<M> {
 
 #[derive(Debug)]
 enum Slot<M> {
-    /// A whole word, which most messages are aligned to: so they are copied whole.
+    /// A whole word, like the alignment of most messages, which makes moving an entry one copy.
     Free {
         next: usize,
     },
     Used(M),
 }
 
-/// No number of a message.
-const NONE: u32 = u32::MAX;
+/// Marks a slot without a message.
+const NO_NUMBER: u32 = u32::MAX;
 
-/// As many messages can be given numbers anew, with one left for the next.
-const MOST: usize = (NONE - FIRST_NUMBER) as usize;
+/// The number of messages that can be renumbered, with one number left for the next message.
+const MAX_SLOTS: usize = (NO_NUMBER - FIRST_NUMBER) as usize;
 
 impl<M> KeyedHeap<M> {
     pub(crate) fn new() -> Self {
         KeyedHeap {
             first: Heap::default(),
-            last: None,
+            eviction: None,
             slots: Vec::new(),
             free: usize::MAX,
             next: FIRST_NUMBER,
@@ -81,7 +82,7 @@ impl<M> KeyedHeap<M> {
 
     #[inline(always)]
     pub(crate) fn push(&mut self, rank: i64, message: M, before_equals: bool) {
-        if self.next == NONE || self.next_before == 0 {
+        if self.next == NO_NUMBER || self.next_before == 0 {
             self.renumber();
         }
         let number = if before_equals {
@@ -91,15 +92,15 @@ impl<M> KeyedHeap<M> {
             self.next += 1;
             self.next - 1
         };
-        let key = key(rank, number, self.keep(message));
+        let key = key(rank, number, self.store(message));
         self.first.push(key);
-        if let Some(last) = &mut self.last {
-            last.push(key);
+        if let Some(eviction) = &mut self.eviction {
+            eviction.push(key);
         }
         self.len += 1;
     }
 
-    /// The rank of the most wanted message.
+    /// The rank of the most urgent message.
     #[inline]
     pub(crate) fn first_rank(&mut self) -> Option<i64> {
         self.first_key().map(rank_of)
@@ -108,26 +109,27 @@ impl<M> KeyedHeap<M> {
     #[inline(always)]
     pub(crate) fn pop_first(&mut self) -> Option<(i64, M)> {
         let key = self.first_key()?;
-        // The key first: in a deep heap both come from afar, and what follows can go on while the message is on its way.
+        // The key is popped first: in a deep heap both are cache misses, and the heap can be
+        // repaired while the message is loaded.
         self.first.pop();
-        let message = self.release(key);
-        self.tidy();
+        let message = self.take(key);
+        self.drop_stale_keys();
         Some((rank_of(key), message))
     }
 
-    /// The rank of the least wanted message.
+    /// The rank of the least urgent message.
     pub(crate) fn last_rank(&mut self, oldest: bool) -> Option<i64> {
         self.last_key(oldest).map(rank_of)
     }
 
     pub(crate) fn pop_last(&mut self, oldest: bool) -> Option<(i64, M)> {
         let key = self.last_key(oldest)?;
-        let message = self.release(key);
-        self.tidy();
+        let message = self.take(key);
+        self.drop_stale_keys();
         Some((rank_of(key), message))
     }
 
-    /// The key of the most wanted message, which comes first in `first` then.
+    /// The key of the most urgent message. Removes stale keys before it from `first`.
     #[inline(always)]
     fn first_key(&mut self) -> Option<Key> {
         if self.len == 0 {
@@ -135,50 +137,50 @@ impl<M> KeyedHeap<M> {
         }
         loop {
             let key = self.first.peek();
-            if self.last.as_ref().is_none_or(|last| last.is_live(key)) {
+            if self.eviction.as_ref().is_none_or(|eviction| eviction.is_live(key)) {
                 return Some(key);
             }
             self.first.pop();
         }
     }
 
-    /// The key of the least wanted message, which comes first in `last` then.
+    /// The key of the least urgent message. Removes stale keys before it from the eviction heap.
     fn last_key(&mut self, oldest: bool) -> Option<Key> {
         if self.len == 0 {
             return None;
         }
-        let last = self.last.get_or_insert_with(|| Last::new(&self.first, oldest));
+        let eviction = self.eviction.get_or_insert_with(|| EvictionKeys::new(&self.first, oldest));
         loop {
-            let key = last.reverse(last.keys.peek());
-            if last.is_live(key) {
+            let key = eviction.reverse(eviction.keys.peek());
+            if eviction.is_live(key) {
                 return Some(key);
             }
-            last.keys.pop();
+            eviction.keys.pop();
         }
     }
 
-    /// Puts a message in a slot.
+    /// Stores a message in a free slot.
     #[inline(always)]
-    fn keep(&mut self, message: M) -> u32 {
+    fn store(&mut self, message: M) -> u32 {
         let slot = self.free;
         if let Some(place @ &mut Slot::Free { next }) = self.slots.get_mut(slot) {
             self.free = next;
-            // A free slot has nothing to drop, and forgetting it spares the look.
+            // A free slot owns nothing, and forgetting it avoids the check for a drop.
             mem::forget(mem::replace(place, Slot::Used(message)));
             return slot as u32;
         }
         let slot = self.slots.len();
-        assert!(slot < MOST, "fewer than 2^31 - 1 messages with priorities of their own are in one mailbox");
+        assert!(slot < MAX_SLOTS, "too many messages in one priority mailbox");
         self.slots.push(Slot::Used(message));
         slot as u32
     }
 
     /// Takes the message of a live key out of its slot.
     #[inline(always)]
-    fn release(&mut self, key: Key) -> M {
+    fn take(&mut self, key: Key) -> M {
         let slot = slot_of(key);
-        if let Some(last) = &mut self.last {
-            last.numbers[slot] = NONE;
+        if let Some(eviction) = &mut self.eviction {
+            eviction.numbers[slot] = NO_NUMBER;
         }
         let Slot::Used(message) = mem::replace(&mut self.slots[slot], Slot::Free { next: self.free }) else {
             unreachable!("a live key has a message");
@@ -188,23 +190,24 @@ impl<M> KeyedHeap<M> {
         message
     }
 
-    /// Drops the keys of messages that are gone, before they outnumber the others; and all memory, when nothing is left.
+    /// Removes stale keys before they outnumber the live ones; frees all memory when the heap is
+    /// empty.
     #[inline]
-    fn tidy(&mut self) {
+    fn drop_stale_keys(&mut self) {
         if self.len == 0 {
             *self = KeyedHeap::new();
-        } else if let Some(last) = &mut self.last {
-            last.tidy(&mut self.first, 2 * self.len + 64);
+        } else if let Some(eviction) = &mut self.eviction {
+            eviction.drop_stale_keys(&mut self.first, 2 * self.len + 64);
         }
     }
 
-    /// Numbers are used up: gives all messages new ones, in the same order. What eviction needs is made anew when it is
-    /// needed again.
+    /// Renumbers all messages in their order when the numbers are used up. The eviction heap is
+    /// rebuilt on demand.
     #[cold]
     fn renumber(&mut self) {
-        let last = self.last.take();
+        let eviction = self.eviction.take();
         let mut keys: Vec<Key> =
-            self.first.keys().filter(|&key| last.as_ref().is_none_or(|last| last.is_live(key))).collect();
+            self.first.keys().filter(|&key| eviction.as_ref().is_none_or(|eviction| eviction.is_live(key))).collect();
         keys.sort_unstable();
         self.first = Heap::default();
         self.next = FIRST_NUMBER;
@@ -216,28 +219,29 @@ impl<M> KeyedHeap<M> {
     }
 }
 
-/// What eviction needs: the keys of the same messages, least wanted first, and which keys of both heaps have a message yet.
+/// The keys of the same messages, least urgent first, and which keys are still live.
 #[derive(Debug)]
-struct Last {
-    /// Reversed.
+struct EvictionKeys {
+    /// Reversed keys.
     keys: Heap,
-    /// Whether the oldest of equals is the least wanted, or the newest.
+    /// Whether the oldest of equal messages is evicted first, or the newest.
     oldest: bool,
-    /// The number under which the message of each slot came, or [`NONE`]: tells it from an earlier one in the same slot.
+    /// The number of the message in each slot, or [`NO_NUMBER`]. It distinguishes a key from
+    /// earlier keys of the same slot.
     numbers: Vec<u32>,
 }
 
-impl Last {
+impl EvictionKeys {
     fn new(first: &Heap, oldest: bool) -> Self {
-        let mut last = Last { keys: Heap::default(), oldest, numbers: Vec::new() };
-        first.keys().for_each(|key| last.push(key));
-        last
+        let mut eviction = EvictionKeys { keys: Heap::default(), oldest, numbers: Vec::new() };
+        first.keys().for_each(|key| eviction.push(key));
+        eviction
     }
 
     fn push(&mut self, key: Key) {
         let slot = slot_of(key);
         if slot >= self.numbers.len() {
-            self.numbers.resize(slot + 1, NONE);
+            self.numbers.resize(slot + 1, NO_NUMBER);
         }
         self.numbers[slot] = number_of(key);
         self.keys.push(self.reverse(key));
@@ -247,16 +251,16 @@ impl Last {
         self.numbers[slot_of(key)] == number_of(key)
     }
 
-    /// The key under which the least wanted message comes first: largest rank, then oldest or newest. Of a reversed key, the
-    /// key.
+    /// Maps a key to one by which the least urgent message comes first: highest rank, then oldest
+    /// or newest. Applied to a reversed key, returns the key.
     fn reverse(&self, key_of_message: Key) -> Key {
         let number = number_of(key_of_message);
         let number = if self.oldest { number } else { !number };
         key(!rank_of(key_of_message), number, slot_of(key_of_message) as u32)
     }
 
-    /// Drops the keys of messages that are gone from a heap that has more than `limit`.
-    fn tidy(&mut self, first: &mut Heap, limit: usize) {
+    /// Removes stale keys from each heap that has more than `limit` keys.
+    fn drop_stale_keys(&mut self, first: &mut Heap, limit: usize) {
         if first.len > limit {
             first.retain(|key| self.is_live(key));
         }
@@ -268,13 +272,14 @@ impl Last {
     }
 }
 
-/// Four keys side by side, in one cache line.
+/// Four keys in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Group([Key; 4]);
 
-/// A four-way heap of keys without a root: the least of group 0 is the least of all. The children of key `k` are
-/// group `k + 1`, so that looking at all children is looking at one cache line. Unused places hold [`NOTHING`].
+/// A four-way heap of keys without a root: the minimum of group 0 is the minimum of all. The
+/// children of key `k` are group `k + 1`, so comparing all children reads one cache line. Unused
+/// entries hold [`EMPTY`].
 #[derive(Debug, Default)]
 struct Heap {
     groups: Vec<Group>,
@@ -301,14 +306,14 @@ impl Heap {
         let index = self.len;
         self.len += 1;
         if index / 4 == self.groups.len() {
-            self.groups.push(Group([NOTHING; 4]));
+            self.groups.push(Group([EMPTY; 4]));
         }
-        self.rise(index, key);
+        self.sift_up(index, key);
     }
 
-    /// Puts `key` at `index`, or higher up where it belongs.
+    /// Puts `key` at `index` and moves it up to its position.
     #[inline]
-    fn rise(&mut self, mut index: usize, key: Key) {
+    fn sift_up(&mut self, mut index: usize, key: Key) {
         while index >= 4 {
             let parent = index / 4 - 1;
             let parent_key = self.get(parent);
@@ -321,10 +326,10 @@ impl Heap {
         self.set(index, key);
     }
 
-    /// The index and value of the least key of a group. Without branches, for which one it is cannot be predicted, and
-    /// without a second look at the keys, for which the way down would have to wait.
+    /// The index and value of the smallest key of a group. Selects without branches, which would be
+    /// unpredictable, and without reading the keys again, which would delay the next level.
     #[inline(always)]
-    fn least(&self, group: usize) -> (usize, Key) {
+    fn min_of_group(&self, group: usize) -> (usize, Key) {
         let keys = self.groups[group].0;
         let left = keys[1] < keys[0];
         let right = keys[3] < keys[2];
@@ -335,31 +340,31 @@ impl Heap {
         (group * 4 + lane, select_unpredictable(is_right, right_key, left_key))
     }
 
-    /// The least key. There is one.
+    /// The smallest key of a heap that is not empty.
     #[inline]
     fn peek(&self) -> Key {
-        self.least(0).1
+        self.min_of_group(0).1
     }
 
-    /// Takes the least key out. There is one.
+    /// Removes the smallest key of a heap that is not empty.
     #[inline]
     fn pop(&mut self) -> Key {
-        let (mut hole, least) = self.least(0);
+        let (mut hole, least) = self.min_of_group(0);
         self.len -= 1;
         let moved = self.get(self.len);
-        self.set(self.len, NOTHING);
+        self.set(self.len, EMPTY);
         if self.len.is_multiple_of(4) {
             self.groups.pop();
         }
         if hole != self.len {
-            // Down to the bottom along the least children, then up: the moved key comes from the bottom and rarely
-            // rises far.
+            // Moves the hole to the bottom along the smallest children and then sifts the last key
+            // up, which rarely rises far.
             while hole + 1 < self.groups.len() {
-                let (child, key) = self.least(hole + 1);
+                let (child, key) = self.min_of_group(hole + 1);
                 self.set(hole, key);
                 hole = child;
             }
-            self.rise(hole, moved);
+            self.sift_up(hole, moved);
         }
         least
     }

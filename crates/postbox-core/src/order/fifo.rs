@@ -2,10 +2,9 @@
 
 use core::mem;
 
-use crate::chunks::Chunks;
-use crate::order::{Displaced, Order, Store};
+use super::{ChunkedQueue, Evicted, Order, Store};
 
-/// Messages leave in the order in which they came.
+/// An order in which messages leave as they arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo;
 
@@ -14,30 +13,30 @@ impl<M> Order<M> for Fifo {
     type Store = FifoStore<M>;
 
     #[inline(always)]
-    fn enclose(&self, message: M) -> M {
+    fn to_item(&self, message: M) -> M {
         message
     }
 
     #[inline(always)]
-    fn open(item: M) -> M {
+    fn into_message(item: M) -> M {
         item
     }
 }
 
-/// Messages by age.
+/// Messages in order of arrival.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct FifoStore<M>(Chunks<M>);
+pub struct FifoStore<M>(ChunkedQueue<M>);
 
 impl<M> Default for FifoStore<M> {
     fn default() -> Self {
-        FifoStore(Chunks::default())
+        FifoStore(ChunkedQueue::default())
     }
 }
 
 impl<M> Store for FifoStore<M> {
     type Item = M;
-    const KEEPS_ARRIVAL: bool = true;
+    const IS_FIFO: bool = true;
 
     #[inline(always)]
     fn len(&self) -> usize {
@@ -54,25 +53,25 @@ impl<M> Store for FifoStore<M> {
         self.0.push_back(item);
     }
 
-    fn absorb(&mut self, arrived: &mut Chunks<M>) {
+    fn append(&mut self, arrived: &mut ChunkedQueue<M>) {
         if self.0.is_empty() {
-            // The whole batch changes hands without a copy; the two buffers take turns.
+            // The whole batch is moved without a copy; the two buffers are swapped.
             mem::swap(&mut self.0, arrived);
         } else {
             self.0.append(arrived);
         }
     }
 
-    fn restore(&mut self, item: M) {
+    fn push_before_equals(&mut self, item: M) {
         self.0.push_front(item);
     }
 
-    fn displace(&mut self, incoming: M, oldest: bool) -> Displaced<M> {
+    fn push_evicting(&mut self, incoming: M, oldest: bool) -> Evicted<M> {
         if oldest && let Some(evicted) = self.0.pop_front() {
             self.0.push_back(incoming);
-            Displaced::Other(evicted)
+            Evicted::Stored(evicted)
         } else {
-            Displaced::Incoming(incoming)
+            Evicted::Incoming(incoming)
         }
     }
 }
