@@ -1,4 +1,4 @@
-//! A port that can be closed and opened again.
+//! A TCP listener that can stop and resume listening on the same port.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use crate::supervisor::{Port, eventually, lock};
 
-/// A free port of the loopback address, and the thread that takes its connections.
-pub(crate) struct Door {
+/// Listens on a free port of the loopback address, with a thread that accepts connections.
+pub(crate) struct Listener {
     port: u16,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -24,13 +24,13 @@ struct State {
     refused: bool,
     ended: bool,
     listening: bool,
-    /// The port from which the door connected to itself.
-    own: Option<u16>,
+    /// The client port of the connection that [`Listener::accept_pending`] opens to this listener.
+    probe: Option<u16>,
 }
 
-impl Door {
-    /// Hands every connection to `enter`, one after the other.
-    pub(crate) fn open(enter: impl FnMut(TcpStream) + Send + 'static) -> Door {
+impl Listener {
+    /// Starts to listen, and calls `handle` with each connection, one at a time.
+    pub(crate) fn open(handle: impl FnMut(TcpStream) + Send + 'static) -> Listener {
         let (port, listener) = loop {
             let port = Port::reserve();
             if let Ok(listener) = TcpListener::bind(("127.0.0.1", port.number)) {
@@ -42,41 +42,42 @@ impl Door {
         let number = port.number;
         let thread = std::thread::spawn({
             let shared = shared.clone();
-            move || shared.accept(&port, listener, enter)
+            move || shared.accept(&port, listener, handle)
         });
-        Door { port: number, shared, thread: Some(thread) }
+        Listener { port: number, shared, thread: Some(thread) }
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Connections that clients have by now have entered when this returns: they come before its own.
-    pub(crate) fn catch_up(&self) {
+    /// Waits until all connections that clients have opened before this call are handled. It opens a connection itself,
+    /// and waits until that one is accepted.
+    pub(crate) fn accept_pending(&self) {
         let mut state = lock(&self.shared.state);
-        // Accepting needs the lock, and by then the port is known.
-        let Ok(own) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
-        state.own = Some(own.local_addr().expect("a socket").port());
+        // The accepting thread needs the lock, so it sees the probe's port before it handles the probe.
+        let Ok(probe) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
+        state.probe = Some(probe.local_addr().expect("a socket").port());
         drop(state);
-        self.wait("a connection of the proxy", |state| state.own.is_none());
+        self.wait("accepting the probe connection", |state| state.probe.is_none());
     }
 
-    /// Listens no more: who connects is refused.
+    /// Stops listening, so that new connections are refused.
     pub(crate) fn refuse(&self) {
-        self.catch_up();
+        self.accept_pending();
         self.change(|state| state.refused = true);
-        // Wakes the thread.
+        // A connection wakes the accepting thread.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
-        self.wait("a port that is closed", |state| !state.listening);
+        self.wait("closing the port", |state| !state.listening);
     }
 
-    /// Ends [`Door::refuse`].
+    /// Ends [`Listener::refuse`].
     pub(crate) fn accept(&self) {
         self.change(|state| state.refused = false);
-        self.wait("a port that is open", |state| state.listening);
+        self.wait("opening the port", |state| state.listening);
     }
 
-    /// For good: nobody enters any more when this returns.
+    /// Stops listening for good. `handle` is not called after this returns.
     pub(crate) fn close(&mut self) {
         self.change(|state| state.ended = true);
         let _ = TcpStream::connect(("127.0.0.1", self.port));
@@ -93,19 +94,19 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 impl Shared {
-    fn accept(&self, port: &Port, mut listener: TcpListener, mut enter: impl FnMut(TcpStream)) {
+    fn accept(&self, port: &Port, mut listener: TcpListener, mut handle: impl FnMut(TcpStream)) {
         loop {
             while let Ok((client, from)) = listener.accept() {
                 let mut state = lock(&self.state);
-                if state.own == Some(from.port()) {
-                    state.own = None;
+                if state.probe == Some(from.port()) {
+                    state.probe = None;
                     continue;
                 }
                 if state.ended {
@@ -115,20 +116,20 @@ impl Shared {
                     break;
                 }
                 drop(state);
-                enter(client);
+                handle(client);
             }
-            // A process that another thread starts has a copy of the socket for a moment, and would keep the port open.
+            // A process that another thread is starting may hold a copy of the socket, so closing it is not enough.
             let _ = TcpStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
             let mut state = lock(&self.state);
             state.listening = false;
-            state.own = None;
+            state.probe = None;
             while state.refused && !state.ended {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.ended {
                 return;
             }
-            listener = TcpListener::bind(("127.0.0.1", port.number)).expect("the port that was closed");
+            listener = TcpListener::bind(("127.0.0.1", port.number)).expect("the same port again");
             state.listening = true;
         }
     }

@@ -1,18 +1,18 @@
-//! Peers in processes of their own.
+//! Peers that run in a separate process.
 
 use std::process::Command;
 
 use super::Folder;
-use crate::outside::{Outside, build, built, source};
+use crate::peer_process::{PeerProcess, build, built, source};
 use crate::report::{Contender, Settings};
 
-/// The peers that have to be built or installed first; `--peers` asks for them.
+/// Peers that must be built or installed first, and run only with `--peers`.
 pub(crate) const PEERS: [&str; 2] = ["apalis", "python"];
 
-/// Those that were asked for, one cycle at a time.
+/// The contenders of the selected peers. They run one cycle at a time.
 pub(super) fn peers(settings: &Settings, folder: &Folder, level: &str) -> Vec<Contender<'static>> {
     let mut contenders = Vec::new();
-    // It links another SQLite than Postbox does, and a program can have only one: it is a program of its own.
+    // apalis links another version of SQLite than Postbox. A program can link only one, so apalis is a separate program.
     if settings.peers.iter().any(|peer| peer == "apalis") {
         contenders.push(contender("apalis-sqlite", Command::new(build("apalis")).arg(folder.file()).arg(level)));
     }
@@ -27,7 +27,7 @@ pub(super) fn peers(settings: &Settings, folder: &Folder, level: &str) -> Vec<Co
 }
 
 fn contender(system: &'static str, command: &mut Command) -> Contender<'static> {
-    let mut peer = Outside::start(command);
+    let mut peer = PeerProcess::start(command);
     Contender::new(system, move |cycles| {
         peer.begin(cycles);
         peer.end()

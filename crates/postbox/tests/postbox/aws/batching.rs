@@ -1,4 +1,4 @@
-//! Requests that concurrent operations share, and what becomes of their entries.
+//! Batch requests for concurrent operations, and the results of their entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{HOURS, Place, answer, begin, end, json, moto, shown, take_all, until};
 
-/// Holds the first request of an operation, and notes what was asked for in each.
+/// Holds the first request of an operation, and records the bodies of all its requests.
 fn hold_first(proxy: &HttpProxy, operation: &'static str) -> Arc<Mutex<Vec<Value>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     proxy.on({
@@ -34,7 +34,7 @@ fn entries(requests: &Mutex<Vec<Value>>) -> Vec<usize> {
 }
 
 #[test]
-fn a_lone_operation_is_one_request() {
+fn a_single_operation_is_one_request() {
     let place = Place::moto();
     let jobs = place.jobs();
     for _ in 0..3 {
@@ -50,7 +50,7 @@ fn a_lone_operation_is_one_request() {
 }
 
 #[test]
-fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
+fn operations_during_a_request_are_sent_in_full_batches() {
     let place = Place::moto();
     let jobs = place.jobs();
     let asked = hold_first(&place.proxy, "SendMessage");
@@ -59,7 +59,7 @@ fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
     sends.extend((1..=64).map(|number| begin(jobs.send(&number))));
     until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
     assert_eq!(place.proxy.count("SendMessage"), 8, "the other four together");
 
@@ -71,14 +71,14 @@ fn what_comes_while_a_request_is_under_way_goes_in_full_ones() {
     done.extend(messages[1..].iter().map(|message| begin(message.acknowledge())));
     until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end(done).into_iter().for_each(|done| done.unwrap());
     assert_eq!(place.proxy.count("DeleteMessage"), 8);
     assert_eq!(place.others().approximate_count().blocking().unwrap(), 0);
 }
 
 #[test]
-fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
+fn receives_without_a_wait_share_requests() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&(0..10).collect::<Vec<_>>()).blocking().unwrap();
@@ -89,9 +89,9 @@ fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
     place.proxy.wait_until_held(1);
     receives.extend((0..12).map(|_| receive(100)));
     receives.extend((0..4).map(|_| receive(200)));
-    // The last ones may still get company.
+    // The last operations may share a request.
     until("the others", || asked.lock().unwrap().len() == 3);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     let mut bodies: Vec<u64> = end(receives).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();
     bodies.dedup();
@@ -107,7 +107,7 @@ fn receives_that_do_not_wait_share_requests_and_each_gets_its_own() {
 }
 
 #[test]
-fn without_gathering_each_operation_is_a_request_of_its_own() {
+fn without_batching_each_operation_is_a_separate_request() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(moto(), suffix);
         let jobs = place.mailbox(place.builder().create_missing(true).gather(false));
@@ -117,7 +117,7 @@ fn without_gathering_each_operation_is_a_request_of_its_own() {
         place.proxy.wait_until_held(1);
         sends.extend((1..=12).map(|number| begin(jobs.send(&number))));
         let batch = begin(jobs.send_batch(&[13, 14, 15]));
-        place.proxy.calm();
+        place.proxy.clear_faults();
         end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
         end([batch]).remove(0).unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
         assert_eq!(place.proxy.count("SendMessage"), 14, "{suffix}: a batch of the caller's stays one");
@@ -127,7 +127,7 @@ fn without_gathering_each_operation_is_a_request_of_its_own() {
 }
 
 #[test]
-fn requests_are_no_larger_than_sqs_takes() {
+fn requests_do_not_exceed_the_size_limit_of_sqs() {
     let place = Place::moto();
     let connection = Connection::new(place.builder().create_missing(true).build());
     let texts: Mailbox<String> = connection.mailbox(&place.name).unwrap();
@@ -161,7 +161,7 @@ fn requests_are_no_larger_than_sqs_takes() {
     let sent = texts.send_batch(&vec![text.clone(); 10]).blocking().unwrap();
     sent.into_iter().for_each(|sent| drop(sent.unwrap()));
     assert_eq!(checked(10), 2, "five of 200 KiB fit");
-    // Concurrent ones, and some that are large by their attributes.
+    // Concurrent sends, and some whose attributes are large.
     let sends: Vec<_> = (0..12).map(|_| begin(texts.send(&text))).collect();
     let large =
         |_| (0..8).fold(texts.send(&String::new()), |send, at| send.attribute(format!("a{at}"), "y".repeat(20 << 10)));
@@ -171,16 +171,16 @@ fn requests_are_no_larger_than_sqs_takes() {
     assert_eq!(texts.approximate_count().blocking().unwrap(), 34);
 }
 
-/// The proxy answers for the server: `fails` says how often each entry fails, and as what.
+/// Answers in place of the server. `fails` has the number of failures and the error of each entry.
 struct Failing {
     left: HashMap<String, usize>,
     failure: fn(&str) -> Option<Value>,
-    /// How often each was asked for.
+    /// The number of requests for each entry.
     asked: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Failing {
-    /// By the body of a message, or by the receipt of a delivery.
+    /// Answers a request. Entries are identified by the body of a message or the receipt of a delivery.
     fn reply(&mut self, request: &Value) -> Fate {
         let (mut successful, mut failed) = (Vec::new(), Vec::new());
         for entry in request["Entries"].as_array().unwrap() {
@@ -195,7 +195,7 @@ impl Failing {
                 }
             }
         }
-        // SQS leaves out a list that is empty.
+        // SQS omits empty lists.
         let mut reply = serde_json::Map::new();
         for (name, list) in [("Successful", successful), ("Failed", failed)] {
             if !list.is_empty() {
@@ -206,7 +206,8 @@ impl Failing {
     }
 }
 
-/// Five entries, of which the second and the fourth fail so often: their results, and how often each was asked for.
+/// Sends a batch of five, in which the second and fourth entry fail `times` times. Returns the results and the number of
+/// requests for each entry.
 fn batch_of_five(
     verb: &'static str,
     times: usize,
@@ -218,10 +219,8 @@ fn batch_of_five(
     jobs.create().blocking().unwrap();
     jobs.send_batch(&[1, 2, 3, 4, 5]).blocking().unwrap();
     let messages = jobs.receive().max_messages(5).visibility_timeout(HOURS).blocking().unwrap();
-    let receipts: Vec<_> = messages
-        .iter()
-        .map(|message| Receipt { id: message.id.clone(), handle: message.receipt_handle.clone() })
-        .collect();
+    let receipts: Vec<_> =
+        messages.iter().map(|message| Receipt::new(message.id.clone(), message.receipt_handle.clone())).collect();
     let keys: Vec<String> = match verb {
         "SendMessageBatch" => (1..=5).map(|number| number.to_string()).collect(),
         _ => receipts.iter().map(|receipt| receipt.handle.to_string()).collect(),
@@ -239,7 +238,7 @@ fn batch_of_five(
         "DeleteMessageBatch" => jobs.acknowledge_batch(&messages).blocking().unwrap(),
         _ => {
             let changes = receipts.into_iter().map(|receipt| (receipt, Visibility::Return(Duration::ZERO)));
-            bytes.set_visibility(changes.collect()).blocking().into_vec()
+            bytes.set_visibility(changes.collect()).blocking()
         }
     };
     let asked = asked.lock().unwrap();
@@ -248,12 +247,12 @@ fn batch_of_five(
 
 const BATCHES: [&str; 3] = ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"];
 
-fn servers_fault(id: &str) -> Option<Value> {
+fn service_error(id: &str) -> Option<Value> {
     Some(json!({ "Id": id, "Code": "InternalError", "SenderFault": false, "Message": "try again" }))
 }
 
 #[test]
-fn an_entry_that_sqs_refuses_has_its_own_error_and_is_not_asked_for_again() {
+fn an_entry_that_sqs_refuses_has_its_own_error_and_is_not_repeated() {
     for verb in BATCHES {
         let (results, asked) = batch_of_five(verb, usize::MAX, |id| {
             Some(json!({ "Id": id, "Code": "InvalidMessageContents", "SenderFault": true, "Message": "not so" }))
@@ -268,9 +267,9 @@ fn an_entry_that_sqs_refuses_has_its_own_error_and_is_not_asked_for_again() {
 }
 
 #[test]
-fn an_entry_that_sqs_fails_to_do_is_asked_for_again_alone() {
+fn an_entry_that_sqs_fails_to_process_is_repeated_alone() {
     for verb in BATCHES {
-        for failure in [servers_fault as fn(&str) -> Option<Value>, |_| None] {
+        for failure in [service_error as fn(&str) -> Option<Value>, |_| None] {
             let (results, asked) = batch_of_five(verb, 2, failure);
             assert!(results.iter().all(Result::is_ok), "{verb}: {results:?}");
             assert_eq!(asked, [1, 3, 1, 3, 1], "{verb}");
@@ -279,9 +278,9 @@ fn an_entry_that_sqs_fails_to_do_is_asked_for_again_alone() {
 }
 
 #[test]
-fn an_entry_that_always_fails_is_a_transient_error_of_its_own() {
+fn an_entry_that_always_fails_has_its_own_transient_error() {
     for verb in BATCHES {
-        for failure in [servers_fault as fn(&str) -> Option<Value>, |_| None] {
+        for failure in [service_error as fn(&str) -> Option<Value>, |_| None] {
             let (results, asked) = batch_of_five(verb, usize::MAX, failure);
             let ok: Vec<_> = results.iter().map(Result::is_ok).collect();
             assert_eq!((ok, asked), (vec![true, false, true, false, true], vec![1, 3, 1, 3, 1]), "{verb}");
@@ -293,9 +292,9 @@ fn an_entry_that_always_fails_is_a_transient_error_of_its_own() {
     }
 }
 
-/// Where a server refuses the whole request for one entry, the other entries succeed.
+/// If a server refuses a whole request because of one entry, the other entries succeed.
 #[test]
-fn a_request_that_is_refused_is_divided() {
+fn a_refused_batch_is_split() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(moto(), suffix);
         let jobs = place.jobs();
@@ -323,9 +322,9 @@ fn a_request_that_is_refused_is_divided() {
     }
 }
 
-/// Throttling is the sender's fault, as SQS has it, and passes all the same.
+/// SQS reports throttling as a fault of the sender. It is a transient error.
 #[test]
-fn an_entry_that_is_throttled_is_asked_for_again() {
+fn a_throttled_entry_is_repeated() {
     let (results, asked) = batch_of_five("SendMessageBatch", 1, |id| {
         Some(json!({ "Id": id, "Code": "RequestThrottled", "SenderFault": true, "Message": "slow down" }))
     });

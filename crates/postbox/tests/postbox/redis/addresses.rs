@@ -1,11 +1,11 @@
-//! Places that a URI leads to: TLS, a socket, a database, users with few rights, prefixes.
+//! Addresses: TLS, sockets, databases, users with few permissions, prefixes.
 
 use postbox::*;
 use postbox_test_servers::{Certificates, Redis, RedisCluster};
 
 use super::{LONG, apart, apart_in_cluster, until};
 
-/// A message and a reply go to and fro, and waiters are woken.
+/// Asserts that a request is answered and that waiting receivers are woken.
 fn works(connection: &Connection) {
     let jobs: Mailbox<u64, u64> = connection.mailbox("jobs").unwrap();
     let waiting = std::thread::spawn({
@@ -26,7 +26,7 @@ fn connect(uri: impl Into<String>) -> Connection {
 }
 
 #[test]
-fn by_tls_with_an_authority_of_ones_own() {
+fn tls_with_a_private_authority() {
     let certificates = Certificates::generate();
     let redis = Redis::builder().tls(&certificates).password("s3cret").start();
     let ca = certificates.ca();
@@ -48,7 +48,7 @@ fn by_a_unix_socket() {
 }
 
 #[test]
-fn databases_are_apart() {
+fn databases_are_separate() {
     let redis = Redis::start();
     let (zero, three) = (connect(redis.url()), connect(format!("{}?db=3", redis.url())));
     works(&three);
@@ -57,7 +57,7 @@ fn databases_are_apart() {
     let same_name: Mailbox<u64> = zero.mailbox("jobs").unwrap();
     assert!(same_name.receive().blocking().unwrap().is_empty());
     assert!(zero.list().blocking().unwrap().is_empty());
-    // A connection that is made again is at the same database.
+    // After a reconnect the connection uses the same database.
     redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     assert_eq!(jobs.receive().blocking().unwrap()[0].body, 1);
 }
@@ -71,13 +71,13 @@ fn a_password_with_any_characters() {
     works(&connect(format!("redis://an%40na:{encoded}@127.0.0.1:{}", redis.port())));
 }
 
-/// What a tenant needs: the keys and channels of its prefix, and those of replies.
+/// The permissions that a tenant needs: the keys and channels of its prefix, and those of replies.
 const TENANT: &str = "on >secret resetkeys ~{queue/tenant:* ~{postbox.replies:* resetchannels &{queue/tenant:* \
                       &{postbox.replies:* -@all +@connection +@scripting +@pubsub +@string +@list +@hash +@sortedset \
                       +@keyspace +time";
 
 #[test]
-fn a_user_who_may_use_one_prefix_uses_it_and_no_other() {
+fn a_user_with_permissions_for_one_prefix_can_use_only_that() {
     let redis = Redis::builder().user("tenant", TENANT).start();
     let connection = connect(format!("redis://tenant:secret@127.0.0.1:{}", redis.port()));
     works(&connection.clone().prefix("tenant"));
@@ -95,9 +95,9 @@ fn a_user_who_may_use_one_prefix_uses_it_and_no_other() {
     assert!(connection.list().blocking().is_err());
 }
 
-/// One who may not ask what the server is hears of messages all the same, and others hear of its.
+/// A user without permission to read the server's version wakes other users and is woken by them.
 #[test]
-fn a_user_with_few_rights_and_one_with_all_wake_each_other_in_a_cluster() {
+fn users_with_few_and_with_all_permissions_wake_each_other_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(std::time::Duration::from_secs(30)).start();
     for node in cluster.nodes() {
         let rules: Vec<&str> = ["ACL", "SETUSER", "tenant"].into_iter().chain(TENANT.split_whitespace()).collect();

@@ -1,4 +1,4 @@
-//! Places that a URI or a user's client leads to, queues as they are found there, and what may be sent to them.
+//! Addresses and clients for SQS, existing and missing queues, and what may be sent to a queue.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -13,11 +13,11 @@ use serde_json::json;
 
 use super::{HOURS, Place, SECRET, TOKEN, client, json, ministack, moto, refusal, shown};
 
-/// What a program in a process of its own makes of a URI. Credentials come by its environment.
+/// Opens a URI in a child process with these environment variables, and returns the outcome that it prints.
 fn outcome(uri: &str, variables: &[(&str, &str)]) -> String {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "aws::places::a_program_that_is_given_a_uri", "--nocapture"]);
+    command.args(["--exact", "aws::addresses::child_that_opens_a_uri", "--nocapture"]);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
     }
@@ -32,9 +32,9 @@ fn outcome(uri: &str, variables: &[(&str, &str)]) -> String {
 const CREDENTIALS: [(&str, &str); 3] =
     [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_SESSION_TOKEN", TOKEN)];
 
-/// The other process. On its own it has nothing to do.
+/// Runs only in a child process.
 #[test]
-fn a_program_that_is_given_a_uri() {
+fn child_that_opens_a_uri() {
     let Ok(uri) = std::env::var("POSTBOX_TEST_URI") else { return };
     let works = |jobs: Mailbox<u64, u64>| {
         if !uri.contains("replies=") {
@@ -46,7 +46,7 @@ fn a_program_that_is_given_a_uri() {
         let message = jobs.receive().blocking()?.remove(0);
         message.reply(&(message.body + 1)).blocking()?;
         assert_eq!(reply.wait().blocking()?, 2);
-        // The same by a factory that may follow the address.
+        // Open the address also by a factory that allows it.
         let factory = UriMailboxFactory::new().allow_all();
         let same: Mailbox<u64> = factory.create(&uri).blocking()?.typed();
         same.send(&3).blocking()?;
@@ -64,7 +64,7 @@ fn a_program_that_is_given_a_uri() {
 }
 
 #[test]
-fn a_uri_leads_to_a_queue_with_the_credentials_of_the_environment() {
+fn a_uri_opens_a_queue_with_the_credentials_of_the_environment() {
     for (server, suffix) in [(moto(), ""), (moto(), ".fifo"), (ministack(), "")] {
         let name = format!("by-uri-{}{suffix}", MessageId::new());
         let uri = format!(
@@ -72,7 +72,7 @@ fn a_uri_leads_to_a_queue_with_the_credentials_of_the_environment() {
             MessageId::new()
         );
         assert_eq!(outcome(&uri, &CREDENTIALS), "works");
-        // It is there by now; a program that makes nothing finds it, in a region that the environment names too.
+        // The queue exists now. A program that creates nothing finds it, also in a region that the environment names.
         let region = [("AWS_REGION", "eu-west-1"), ("AWS_ENDPOINT_URL", &server)];
         let variables: Vec<_> = CREDENTIALS.into_iter().chain(region).collect();
         assert_eq!(outcome(&format!("sqs:///{name}"), &variables), "works");
@@ -80,7 +80,7 @@ fn a_uri_leads_to_a_queue_with_the_credentials_of_the_environment() {
 }
 
 #[test]
-fn a_uri_that_leads_nowhere_says_why() {
+fn a_uri_that_cannot_be_opened_says_why() {
     let server = moto();
     let here = |rest: &str| format!("sqs://eu-west-1/{rest}&endpoint={server}");
     let fails = |uri: &str, variables: &[(&str, &str)], is_transient: bool, words: &[&str]| {
@@ -110,9 +110,9 @@ fn a_uri_that_leads_nowhere_says_why() {
     fails(&format!("sqs://eu-west-1/x?endpoint=user:{SECRET}%40host"), &CREDENTIALS, false, &["endpoint", "***@host"]);
     fails("sqs:///x", &CREDENTIALS, false, &["region"]);
     fails("sqs://eu-west-1/x?endpoint=localhost", &CREDENTIALS, false, &["endpoint", "http://localhost:4566"]);
-    let nobody = HttpProxy::start(1);
-    nobody.refuse(true);
-    let uri = format!("sqs://eu-west-1/x?endpoint=http://user:{SECRET}%40127.0.0.1:{}", nobody.port());
+    let closed_port = HttpProxy::start(1);
+    closed_port.refuse(true);
+    let uri = format!("sqs://eu-west-1/x?endpoint=http://user:{SECRET}%40127.0.0.1:{}", closed_port.port());
     fails(&uri, &CREDENTIALS, true, &["sqs://eu-west-1/x", "127.0.0.1"]);
 }
 
@@ -134,13 +134,13 @@ fn a_queue_of_another_name_is_used_by_its_url() {
         assert_eq!(counts["Attributes"]["ApproximateNumberOfMessages"], "1");
         assert_eq!(jobs.receive().blocking().unwrap()[0].body, 7);
         jobs.delete().blocking().unwrap();
-        // Whatever it is for, nobody said that it is this mailbox's.
+        // This queue still exists: its name alone does not make it the mailbox's dead-letter queue.
         place.url(&queue("production-dead"));
     }
 }
 
 #[test]
-fn a_url_that_leads_to_no_queue_says_so_and_is_not_made_to() {
+fn a_url_without_a_queue_is_an_error_and_creates_none() {
     for url in ["jobs", "https://sqs.eu-west-1.amazonaws.com", "https://sqs.eu-west-1.amazonaws.com/1/", "ftp://a/b"] {
         let error = Place::moto().builder().queue_url("jobs", url).map(drop).unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { parameter: "queue_url", .. }), "{error:?}");
@@ -155,10 +155,10 @@ fn a_url_that_leads_to_no_queue_says_so_and_is_not_made_to() {
 }
 
 #[test]
-fn settings_that_sqs_does_not_take_are_named() {
+fn settings_that_sqs_does_not_accept_are_named() {
     let place = Place::moto();
     let backend = place.builder().build();
-    // A server for tests may take anything; SQS says this.
+    // Local servers accept any value, so the proxy sends the error of SQS.
     place.proxy.on(|request| match request.operation == "CreateQueue" {
         true => refusal("InvalidAttributeValue", "InvalidAttributeValue", "Invalid value for MessageRetentionPeriod"),
         false => Fate::Pass,
@@ -167,7 +167,7 @@ fn settings_that_sqs_does_not_take_are_named() {
     let error = backend.create_queue(&place.name, settings).blocking().unwrap_err();
     assert!(matches!(error, Error::InvalidParameter { parameter: "queue settings", .. }), "{error:?}");
     assert!(shown(&error).contains("Invalid value for MessageRetentionPeriod"), "{error}");
-    // Room for the name of the dead letters' queue.
+    // The name leaves room for the name of the dead-letter queue.
     let long = "x".repeat(78);
     let error = backend.create_queue(&long, QueueSettings::new().max_deliveries(3)).blocking().unwrap_err();
     assert!(matches!(error, Error::InvalidParameter { parameter: "mailbox name", .. }), "{error:?}");
@@ -192,7 +192,7 @@ fn a_missing_queue_is_named_with_its_region_by_every_verb() {
         assert!(text.contains(&place.name) && text.contains(REGION) && text.contains("create"), "{text}");
     }
     jobs.delete().blocking().unwrap();
-    // One that goes while it is used is missed too, and found again.
+    // A queue that is removed while it is used is named too, and used again when it exists.
     jobs.create().blocking().unwrap();
     jobs.send(&1).blocking().unwrap();
     place.others().delete().blocking().unwrap();
@@ -201,9 +201,9 @@ fn a_missing_queue_is_named_with_its_region_by_every_verb() {
     jobs.send(&3).blocking().unwrap();
 }
 
-/// Somebody removed it, or SQS does not know yet that it was made.
+/// A queue can be missing because it was removed, or because SQS does not find a new queue yet.
 #[test]
-fn a_queue_that_goes_is_made_again_where_that_is_allowed() {
+fn a_removed_queue_is_created_again_where_allowed() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.others().delete().blocking().unwrap();
@@ -242,7 +242,7 @@ fn names_and_tenants_are_kept_apart() {
 }
 
 #[test]
-fn names_that_sqs_does_not_allow_are_refused_before_it_is_asked() {
+fn names_that_sqs_does_not_allow_are_refused_without_a_request() {
     let place = Place::moto();
     let connection = Connection::new(place.builder().create_missing(true).build());
     for name in ["x".repeat(81), ".".repeat(27), ".fifo".into(), format!("{}.fifo", "x".repeat(76))] {
@@ -250,7 +250,7 @@ fn names_that_sqs_does_not_allow_are_refused_before_it_is_asked() {
         assert!(matches!(error, Error::InvalidParameter { .. }) && error.to_string().contains("80"), "{error:?}");
     }
     assert_eq!(place.proxy.requests(), [""; 0]);
-    // One that leaves no room for what the queue of its dead letters is called works, without them.
+    // A name without room for the name of a dead-letter queue works without dead letters.
     let name = format!("{:x<79}", MessageId::new().to_string());
     place.proxy.on(|request| {
         let asked = json(request);
@@ -318,7 +318,7 @@ fn the_settings_of_a_queue_arrive() {
 }
 
 #[test]
-fn max_deliveries_that_the_queue_has_otherwise_is_an_error_unless_it_may_be_changed() {
+fn a_different_max_deliveries_of_the_queue_is_an_error_unless_it_may_be_changed() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         place.builder().build().create_queue(&place.name, QueueSettings::new().max_deliveries(3)).blocking().unwrap();
@@ -335,7 +335,7 @@ fn max_deliveries_that_the_queue_has_otherwise_is_an_error_unless_it_may_be_chan
         wants(5).create().blocking().unwrap();
         wants(5).send(&1).blocking().unwrap();
         assert!(wants(3).send(&1).blocking().is_err());
-        // Who may not look cannot know.
+        // Without permission to read the attributes, the difference is not noticed.
         place.first(usize::MAX, "GetQueueAttributes", || refusal("AccessDenied", "AccessDenied", "no"));
         let error = wants(5).send(&1).blocking().unwrap_err();
         assert!(error.to_string().contains("GetQueueAttributes is not permitted"), "{error}");
@@ -343,7 +343,7 @@ fn max_deliveries_that_the_queue_has_otherwise_is_an_error_unless_it_may_be_chan
 }
 
 #[test]
-fn who_may_not_look_at_a_queue_uses_it_all_the_same() {
+fn a_queue_can_be_used_without_permission_to_read_its_attributes() {
     let place = Place::moto();
     place.others().create().blocking().unwrap();
     place.first(usize::MAX, "GetQueueAttributes", || refusal("AccessDenied", "AccessDenied", "not yours to see"));
@@ -367,7 +367,7 @@ fn a_message_that_is_too_large_is_named_with_both_sizes() {
     assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
     let text = results[1].as_ref().unwrap_err().to_string();
     assert!(text.contains("2048") && text.contains(&place.name) && text.contains("bytes"), "{text}");
-    // Attributes count.
+    // Attributes count for the size.
     assert!(texts.send(&small).attribute("a", "y".repeat(600)).blocking().is_err());
     assert_eq!(texts.approximate_count().blocking().unwrap(), 2);
     place.proxy.reset_counts();
@@ -388,14 +388,14 @@ fn the_largest_message_passes() {
         let binary = vec![0u8; 700 << 10];
         raw.send(&binary).blocking().unwrap();
         assert_eq!(raw.receive().blocking().unwrap()[0].body, binary);
-        // In base64 it is larger than SQS takes.
+        // In base64 the body exceeds the limit of SQS.
         let error = raw.send(&vec![0u8; 900 << 10]).blocking().unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { .. }), "{error:?}");
     }
 }
 
 #[test]
-fn more_attributes_than_sqs_has_room_for_travel() {
+fn more_attributes_than_sqs_supports_are_delivered() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         let jobs = place.jobs();
@@ -409,7 +409,7 @@ fn more_attributes_than_sqs_has_room_for_travel() {
 }
 
 #[test]
-fn messages_of_other_programs_are_received_as_they_are() {
+fn messages_of_other_programs_are_received_unchanged() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         let jobs = place.jobs();
@@ -431,14 +431,14 @@ fn messages_of_other_programs_are_received_as_they_are() {
             message.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(attributes, [("kind", "odd"), ("raw", "AP8="), ("tries", "3")]);
         message.acknowledge().blocking().unwrap();
-        // And a body that is not what the mailbox reads spoils nothing.
+        // A body that the mailbox cannot decode is an error.
         place.call("SendMessage", json!({ "QueueUrl": place.url(&place.name), "MessageBody": "<xml/>" }));
         assert!(matches!(jobs.receive().blocking(), Err(Error::Serialization { .. })));
     }
 }
 
 #[test]
-fn regions_are_apart() {
+fn regions_are_separate() {
     let place = Place::moto();
     place.jobs().send(&1).blocking().unwrap();
     let config = client(&place.server).config().to_builder();
@@ -449,7 +449,7 @@ fn regions_are_apart() {
     assert!(error.to_string().contains("sqs://ap-south-1"), "{error}");
 }
 
-/// Passes on what comes by TLS, to a port.
+/// Forwards TLS connections to a port without TLS.
 const UNWRAP: &str = r#"
 import socket, ssl, sys, threading
 
@@ -477,7 +477,7 @@ while True:
 "#;
 
 #[test]
-fn a_server_is_reached_by_tls_if_its_certificate_is_good() {
+fn a_tls_server_is_used_if_its_certificate_is_valid() {
     let server = ministack();
     let certificates = Certificates::generate();
     let mut unwrap = Command::new("python3")
@@ -503,7 +503,7 @@ fn a_server_is_reached_by_tls_if_its_certificate_is_good() {
     assert!(bad.contains("certificate"), "{bad}");
 }
 
-/// AWS is reached through the proxy that the environment names, and a server on this machine without it.
+/// Requests to AWS use the proxy of the environment. Requests to a server on this machine do not.
 #[test]
 fn requests_go_through_the_proxy_of_the_environment() {
     use std::io::{BufRead as _, BufReader};
@@ -523,9 +523,9 @@ fn requests_go_through_the_proxy_of_the_environment() {
     assert_eq!(asked.join().unwrap(), "CONNECT sqs.eu-west-1.amazonaws.com:443 HTTP/1.1");
 }
 
-/// AWS sees by it that functions call themselves.
+/// AWS uses the trace id to detect functions that call themselves.
 #[test]
-fn requests_of_a_function_say_in_which_call_they_are_made() {
+fn requests_of_a_lambda_function_carry_its_trace_id() {
     let place = Place::moto();
     let traces = Arc::new(Mutex::new(Vec::new()));
     place.proxy.on({

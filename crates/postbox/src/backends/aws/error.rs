@@ -1,4 +1,4 @@
-//! Maps the errors of AWS and of its SDK to [`Error`]. `dynamodb/` uses it too.
+//! Maps the errors of AWS and of its SDK to [`Error`].
 
 use std::error::Error as StdError;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use crate::error::Error;
 
 /// The error of one request, or of one entry of a batch.
 #[derive(Clone, Debug)]
-pub(crate) struct AwsError {
+pub(in crate::backends) struct AwsError {
     /// AWS's error code. Empty if there was no response.
     code: String,
     has_response: bool,
@@ -67,7 +67,7 @@ const TRANSIENT: &[&str] = &[
 
 impl AwsError {
     /// The error of a request. `target` is the queue or the table, as error messages name it.
-    pub(crate) fn new<E>(target: &str, error: SdkError<E>) -> Self
+    pub(in crate::backends) fn new<E>(target: &str, error: SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
     {
@@ -85,23 +85,23 @@ impl AwsError {
     }
 
     /// The error of one entry of a batch.
-    pub(super) fn from_entry(target: &str, entry: BatchResultErrorEntry) -> Self {
+    pub(in crate::backends) fn from_entry(target: &str, entry: BatchResultErrorEntry) -> Self {
         let text = entry.message.unwrap_or_default();
         Self::from_response(target, &entry.code, &text, !entry.sender_fault, None)
     }
 
     /// The response to a batch lacks an entry.
-    pub(super) fn missing_entry(target: &str) -> Self {
+    pub(in crate::backends) fn missing_entry(target: &str) -> Self {
         Self::from_response(target, "IncompleteAnswer", "the response lacks this entry", true, None)
     }
 
     /// The request was abandoned because a lease in it ended. SQS may have executed it.
-    pub(super) fn abandoned(target: &str) -> Self {
+    pub(in crate::backends) fn abandoned(target: &str) -> Self {
         Self::from_response(target, ABANDONED, "no response before a lease ended", true, None)
     }
 
     /// The lease ended before the request was sent.
-    pub(super) fn lease_ended(target: &str) -> Self {
+    pub(in crate::backends) fn lease_ended(target: &str) -> Self {
         Self::from_response(target, INVALID_RECEIPT, "its lease has ended", false, None)
     }
 
@@ -160,51 +160,51 @@ impl AwsError {
     }
 
     /// The same error with another message. It is transient.
-    pub(super) fn with_message(self, message: String) -> Self {
+    pub(in crate::backends) fn with_message(self, message: String) -> Self {
         AwsError { error: Error::connection(message), ..self }
     }
 
-    pub(crate) fn has_code(&self, code: &str) -> bool {
+    pub(in crate::backends) fn has_code(&self, code: &str) -> bool {
         self.code == code
     }
 
     /// The queue or the table does not exist.
-    pub(crate) fn is_not_found(&self) -> bool {
+    pub(in crate::backends) fn is_not_found(&self) -> bool {
         NOT_FOUND.contains(&self.code.as_str())
     }
 
-    pub(super) fn has_response(&self) -> bool {
+    pub(in crate::backends) fn has_response(&self) -> bool {
         self.has_response
     }
 
-    pub(super) fn is_transient(&self) -> bool {
+    pub(in crate::backends) fn is_transient(&self) -> bool {
         self.error.is_transient()
     }
 
-    pub(super) fn is_not_permitted(&self) -> bool {
+    pub(in crate::backends) fn is_not_permitted(&self) -> bool {
         NOT_PERMITTED.contains(&self.code.as_str())
     }
 
     /// SQS refuses the content of the request, not its credentials or its queue.
-    pub(super) fn is_about_content(&self) -> bool {
+    pub(in crate::backends) fn is_about_content(&self) -> bool {
         let is_about_access =
             self.is_not_found() || self.is_not_permitted() || BAD_CREDENTIALS.contains(&self.code.as_str());
         self.has_response && !self.is_transient() && !is_about_access
     }
 
     /// The receipt is no longer valid.
-    pub(super) fn is_expired_receipt(&self) -> bool {
+    pub(in crate::backends) fn is_expired_receipt(&self) -> bool {
         matches!(self.code.as_str(), INVALID_RECEIPT | "MessageNotInflight" | "InvalidIdFormat")
             || self.has_code("InvalidParameterValue")
                 && self.error.to_string().to_lowercase().contains("receipt handle")
     }
 
     /// Too many messages of the queue are in flight.
-    pub(super) fn is_over_limit(&self) -> bool {
+    pub(in crate::backends) fn is_over_limit(&self) -> bool {
         self.has_code("OverLimit")
     }
 
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub(in crate::backends) fn is_abandoned(&self) -> bool {
         self.has_code(ABANDONED)
     }
 }

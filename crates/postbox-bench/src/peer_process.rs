@@ -1,21 +1,21 @@
-//! Systems in processes of their own, measured in turn with those in this one.
+//! Peers that run in a separate process.
 //!
-//! Such a process writes `ready`, then reads numbers of cycles, one a line, and answers each with the nanoseconds that
-//! they took, and further numbers if it has any. It ends with its input.
+//! Such a process prints `ready`. Then it reads a number of cycles from each line of its input, runs the cycles, and prints
+//! a line with the elapsed nanoseconds and optional further numbers. It exits at the end of its input.
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A process that measures.
-pub(crate) struct Outside {
+/// A running peer process.
+pub(crate) struct PeerProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Outside {
+impl PeerProcess {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
@@ -26,33 +26,33 @@ impl Outside {
         let mut output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let first = output.next().and_then(Result::ok);
         assert_eq!(first.as_deref(), Some("ready"), "{} did not start", command.get_program().display());
-        Outside { child, input, output }
+        PeerProcess { child, input, output }
     }
 
     pub(crate) fn begin(&mut self, cycles: usize) {
-        writeln!(self.input.as_mut().expect("a pipe"), "{cycles}").expect("it listens");
+        writeln!(self.input.as_mut().expect("a pipe"), "{cycles}").expect("the peer reads its input");
     }
 
-    /// How long it took, as the process itself sees it.
+    /// Waits for the result. Returns the time that the process has measured.
     pub(crate) fn end(&mut self) -> Duration {
-        Duration::from_nanos(*self.answer().first().expect("it answers with nanoseconds"))
+        Duration::from_nanos(*self.answer().first().expect("the peer prints nanoseconds"))
     }
 
-    /// The same in nanoseconds, and what else it tells.
+    /// Waits for the result. Returns the elapsed nanoseconds and the further numbers.
     pub(crate) fn answer(&mut self) -> Vec<u64> {
-        let line = self.output.next().and_then(Result::ok).expect("it answers");
-        line.split(' ').map(|number| number.parse().expect("it answers with numbers")).collect()
+        let line = self.output.next().and_then(Result::ok).expect("the peer prints a line");
+        line.split(' ').map(|number| number.parse().expect("the peer prints numbers")).collect()
     }
 }
 
-impl Drop for Outside {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.wait();
     }
 }
 
-/// The other side: answers what the standard input asks for.
+/// Runs the loop of a peer process: measures the cycles of each input line and prints the nanoseconds.
 pub(crate) fn answer(mut measure: impl FnMut(usize) -> Duration) {
     println!("ready");
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -60,18 +60,18 @@ pub(crate) fn answer(mut measure: impl FnMut(usize) -> Duration) {
     }
 }
 
-/// A file or folder of `peers`.
+/// The path of a file or folder in `peers`.
 pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name)
 }
 
-/// Beside this program, in the target folder.
+/// The folder for a peer's build output, next to this program in the target folder.
 pub(crate) fn built(name: &str) -> PathBuf {
     let program = std::env::current_exe().expect("this program has a path");
     program.with_file_name(format!("postbox-bench-{name}"))
 }
 
-/// Builds the crate of a peer, and says where its program is.
+/// Builds the crate of a peer and returns the path of its program.
 pub(crate) fn build(name: &str) -> PathBuf {
     let target = built(name);
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
