@@ -12,13 +12,13 @@ pub fn parse_uri(text: &str) -> Result<(String, Option<String>), Error> {
     let mut uri = Uri::parse(text)?;
     let _ = (uri.host_and_path(), uri.is_served(), uri.example(), format!("{:?}", uri.unserved(text)));
     let name = uri.take_name();
-    Ok((format!("{}://{}", uri.scheme, uri.place), name))
+    Ok((format!("{}://{}", uri.scheme, uri.location), name))
 }
 
 /// The form in which an address is compared with an allow-list, if it has one.
 pub fn normalise_uri(text: &str) -> Option<String> {
     let uri = Uri::parse(text).ok()?.normalised()?;
-    Some(format!("{}://{}", uri.scheme, uri.place))
+    Some(format!("{}://{}", uri.scheme, uri.location))
 }
 
 /// A URI as errors show it.
