@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use postbox::backend::{
-    Batch, ByteMailbox, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
+    ByteMailbox, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
 use postbox::operation::Answer;
 use postbox::{Counts, Error, MessageId};
@@ -43,8 +43,9 @@ impl Handle {
 
     fn release(&self, deliveries: Vec<Delivery>) -> Result<(), Error> {
         self.run(false, |mailbox| {
-            for Delivery { id, receipt_handle: handle, .. } in deliveries {
-                mailbox.set_visibility(&Receipt { id, handle }, Visibility::Release)?;
+            for delivery in deliveries {
+                let receipt = Receipt::new(delivery.id, delivery.receipt_handle);
+                mailbox.set_visibility(&receipt, Visibility::Release)?;
             }
             Ok(())
         })
@@ -70,12 +71,12 @@ impl FolderMailbox {
     fn batch<E: Send + 'static, T: Send + 'static>(
         &self,
         creates: bool,
-        entries: Batch<E>,
+        entries: Vec<E>,
         verb: impl Fn(&mut Locked<'_>, E) -> Result<T, Error> + Send + 'static,
-    ) -> Answer<Batch<Result<T, Error>>> {
+    ) -> Answer<Vec<Result<T, Error>>> {
         let many = entries.len();
         let all = self.verb(creates, move |mailbox| {
-            Ok(entries.into_iter().map(|entry| verb(mailbox, entry)).collect::<Batch<_>>())
+            Ok(entries.into_iter().map(|entry| verb(mailbox, entry)).collect::<Vec<_>>())
         });
         all.map(move |results| results.unwrap_or_else(|error| (0..many).map(|_| Err(error.clone())).collect()))
     }
@@ -88,7 +89,7 @@ impl fmt::Debug for FolderMailbox {
 }
 
 impl ByteMailbox for FolderMailbox {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         self.batch(true, messages, |mailbox, message| mailbox.send(&message))
     }
 
@@ -105,15 +106,15 @@ impl ByteMailbox for FolderMailbox {
         self.thread.receive(&self.handle.path, until, Box::new(look), Arc::new(give_back))
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         self.batch(false, receipts, |mailbox, receipt| mailbox.acknowledge(&receipt))
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         self.batch(false, changes, |mailbox, (receipt, visibility)| mailbox.set_visibility(&receipt, visibility))
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, letters: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         self.batch(false, letters, |mailbox, (receipt, reason)| mailbox.dead_letter(&receipt, &reason))
     }
 

@@ -288,16 +288,12 @@ impl<'a> Locked<'a> {
     /// The message at `at`, with the count and the receipt of `entry`.
     fn delivery(&self, at: usize, entry: &Entry) -> Result<Delivery, Error> {
         let (body, content_type, headers) = self.read(&self.entries[at])?;
-        Ok(Delivery {
-            id: MessageId::from_u128(entry.id),
-            body,
-            content_type,
-            headers,
-            receipt_handle: ReceiptHandle::from_u128(entry.receipt),
-            delivery_count: entry.count,
-            enqueued_at: Moment::from_nanos(entry.sent),
-            delivered_at: self.now,
-        })
+        let (id, receipt) = (MessageId::from_u128(entry.id), ReceiptHandle::from_u128(entry.receipt));
+        let mut delivery = Delivery::new(id, receipt, body, Moment::from_nanos(entry.sent), self.now);
+        delivery.content_type = content_type;
+        delivery.headers = headers;
+        delivery.delivery_count = entry.count;
+        Ok(delivery)
     }
 
     /// Bytes that cannot be decoded are a body whose content type says why, so that no codec reads them.
