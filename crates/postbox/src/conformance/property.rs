@@ -212,17 +212,21 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
     let place = schedule.place;
     let limits = place.limits();
     let name = place.name();
+    let keeps_idle_expiry = place.keeps_idle_expiry();
     let open = |settings: Settings| {
+        let settings = Settings { expires_idle: settings.expires_idle && keeps_idle_expiry, ..settings };
         let mut options = place.connection.clone().max_deliveries(settings.max_deliveries);
         if limits.max_size {
             options = options.max_size(settings.max_size);
         }
         let is_too_long = matches!(settings.window, Window::TooLong);
-        options = options.deduplication_window(match settings.window {
-            Window::Ticks(ticks) => place.ticks(ticks),
-            Window::TooLong if !settings.expires_idle => Duration::MAX,
-            Window::Longest | Window::TooLong => Limits::LONGEST,
-        });
+        if limits.deduplication || is_too_long {
+            options = options.deduplication_window(match settings.window {
+                Window::Ticks(ticks) => place.ticks(ticks),
+                Window::TooLong if !settings.expires_idle => Duration::MAX,
+                Window::Longest | Window::TooLong => Limits::LONGEST,
+            });
+        }
         if settings.expires_idle {
             options = options.idle_expiry(if is_too_long { Duration::MAX } else { Limits::LONGEST });
         }
