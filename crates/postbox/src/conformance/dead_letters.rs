@@ -4,7 +4,7 @@ use super::{Place, assert_expired, receive_all, send_all};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 
-pub(super) fn deliveries_are_counted_and_then_it_is_over(place: &Place<'_>) {
+pub(super) fn a_message_is_dead_lettered_after_its_last_delivery(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(2));
     let id = mailbox.send(&1).attribute("tenant", "a").blocking().unwrap();
     for _ in 0..2 {
@@ -20,7 +20,7 @@ pub(super) fn deliveries_are_counted_and_then_it_is_over(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn a_crashed_consumer_counts_too(place: &Place<'_>) {
+pub(super) fn a_delivery_to_a_crashed_consumer_counts(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(2));
     send_all(&mailbox, [1]);
     for _ in 0..2 {
@@ -73,7 +73,7 @@ pub(super) fn dead_letters_are_redriven_and_purged(place: &Place<'_>) {
     assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 2);
 }
 
-pub(super) fn a_body_that_cannot_be_decoded_ends_there(place: &Place<'_>) {
+pub(super) fn a_body_that_cannot_be_decoded_is_dead_lettered(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(2));
     let text: Mailbox<String, ()> = mailbox.untyped().typed();
     let id = text.send("poison").blocking().unwrap();
@@ -88,7 +88,7 @@ pub(super) fn a_body_that_cannot_be_decoded_ends_there(place: &Place<'_>) {
     assert_eq!(text.dead_letters().list(10).blocking().unwrap()[0].body.as_ref().unwrap(), "poison");
 }
 
-pub(super) fn a_released_message_is_no_dead_letter(place: &Place<'_>) {
+pub(super) fn a_released_delivery_does_not_count(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(1));
     send_all(&mailbox, [1]);
     receive_all(&mailbox, place)[0].release().blocking().unwrap();

@@ -60,7 +60,7 @@ fn assert_counts(act: &str, mailbox: &Mailbox<u32, u32>, waiting: u64, dead: u64
     }
 }
 
-pub(super) fn a_dropped_send_is_the_same_send_when_it_is_repeated(place: &Place<'_>) {
+pub(super) fn a_dropped_send_with_an_id_can_be_repeated(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     if !mailbox.limits().own_ids {
         return;
@@ -97,7 +97,7 @@ pub(super) fn dropped_sends_are_stored_once_or_not_at_all(place: &Place<'_>) {
     assert_eq!(seen.len(), all, "a message was stored twice");
 }
 
-pub(super) fn a_dropped_receive_gives_back_what_it_took(place: &Place<'_>) {
+pub(super) fn a_dropped_receive_releases_its_messages(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     for round in 0..20 {
         send_all(&mailbox, 0..3);
@@ -115,7 +115,7 @@ pub(super) fn a_dropped_receive_gives_back_what_it_took(place: &Place<'_>) {
     }
 }
 
-pub(super) fn a_dropped_act_is_done_once_when_it_is_repeated(place: &Place<'_>) {
+pub(super) fn a_dropped_settlement_has_one_effect_when_it_is_repeated(place: &Place<'_>) {
     for polls in 0..=MOST_POLLS {
         let mailbox: Mailbox<u32, u32> = place.mailbox();
         let take = || {
@@ -160,7 +160,7 @@ pub(super) fn a_dropped_act_is_done_once_when_it_is_repeated(place: &Place<'_>) 
     }
 }
 
-pub(super) fn a_dropped_cancel_purge_or_delete_is_done_when_it_is_repeated(place: &Place<'_>) {
+pub(super) fn a_dropped_cancel_purge_or_delete_can_be_repeated(place: &Place<'_>) {
     for polls in 0..=MOST_POLLS {
         let mailbox: Mailbox<u32, u32> = place.mailbox();
         if mailbox.limits().cancel && can_delay(&mailbox, place) {

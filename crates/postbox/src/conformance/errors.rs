@@ -23,7 +23,7 @@ fn seconds(duration: Duration) -> String {
     duration.as_secs_f64().to_string()
 }
 
-pub(super) fn durations_beyond_the_limit_are_named(place: &Place<'_>) {
+pub(super) fn durations_beyond_the_limit_are_refused(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let limits = place.limits();
     let more = |longest: Duration| longest + Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub(super) fn durations_beyond_the_limit_are_named(place: &Place<'_>) {
     message.acknowledge().blocking().unwrap();
 }
 
-pub(super) fn batches_beyond_the_limit_are_named(place: &Place<'_>) {
+pub(super) fn batches_beyond_the_limit_are_refused(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let most = place.limits().max_batch;
     let limit = format!("1 to {most}");
@@ -66,7 +66,7 @@ pub(super) fn batches_beyond_the_limit_are_named(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn messages_beyond_the_limit_are_named(place: &Place<'_>) {
+pub(super) fn messages_beyond_the_limit_are_refused(place: &Place<'_>) {
     // A place without a limit has that of portable programs.
     let typed: Mailbox<u32, u32> =
         place.mailbox_with(|options| options.portable_limits(place.limits().max_message_size.is_none()));
@@ -94,7 +94,7 @@ pub(super) fn names_and_attributes_are_checked(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn portable_limits_hold_a_program_to_what_every_backend_allows(place: &Place<'_>) {
+pub(super) fn portable_limits_are_enforced_on_every_backend(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.portable_limits(true));
     let longest = mailbox.limits().max_delay;
     assert!(longest <= Duration::from_secs(900));
@@ -109,7 +109,7 @@ pub(super) fn portable_limits_hold_a_program_to_what_every_backend_allows(place:
     mailbox.receive().max_messages(10).visibility_timeout(hours).blocking().unwrap();
 }
 
-pub(super) fn settings_out_of_range_are_named(place: &Place<'_>) {
+pub(super) fn settings_out_of_range_are_refused(place: &Place<'_>) {
     type Change = fn(crate::Connection) -> crate::Connection;
     const LONGEST: Duration = Limits::LONGEST;
     let refused: [(&str, Change); 8] = [

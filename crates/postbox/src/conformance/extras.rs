@@ -57,7 +57,7 @@ pub(super) fn a_group_is_delivered_in_order_one_at_a_time(place: &Place<'_>) {
     assert_eq!((of(&[1, 2, 4]), of(&[3, 5])), (vec![1, 2, 4], vec![3, 5]));
 }
 
-pub(super) fn a_group_waits_for_the_message_that_comes_back(place: &Place<'_>) {
+pub(super) fn a_group_waits_for_its_returned_message(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     if !place.limits().groups {
         return assert_unsupported(mailbox.send(&1).group("a").blocking());
@@ -78,7 +78,7 @@ pub(super) fn a_group_waits_for_the_message_that_comes_back(place: &Place<'_>) {
     assert_eq!(bodies(&receive_all(&mailbox, place)), [2]);
 }
 
-pub(super) fn a_message_expires_unless_it_is_being_delivered(place: &Place<'_>) {
+pub(super) fn a_message_expires_unless_it_is_leased(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let send = |number: u32| mailbox.send(&number).expires_in(place.ticks(5)).blocking();
     if !place.limits().expiry {
@@ -113,7 +113,7 @@ pub(super) fn a_wait_wakes_when_an_expiry_frees_a_group(place: &Place<'_>) {
     assert_eq!(bodies(&waiting.finish().unwrap()), [2]);
 }
 
-pub(super) fn a_delayed_message_is_cancelled_until_it_is_visible(place: &Place<'_>) {
+pub(super) fn a_delayed_message_can_be_cancelled_until_it_is_visible(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     if !place.limits().cancel {
         let id = mailbox.send(&1).blocking().unwrap();
@@ -130,7 +130,7 @@ pub(super) fn a_delayed_message_is_cancelled_until_it_is_visible(place: &Place<'
     assert_eq!(bodies(&receive_all(&mailbox, place)), [2, 3]);
 }
 
-pub(super) fn a_group_goes_on_past_messages_that_have_expired(place: &Place<'_>) {
+pub(super) fn a_group_skips_expired_messages(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     if !mailbox.limits().groups || !mailbox.limits().expiry {
         return a_group_is_delivered_in_order_one_at_a_time(place);
@@ -150,7 +150,7 @@ pub(super) fn a_group_goes_on_past_messages_that_have_expired(place: &Place<'_>)
     assert_eq!(receive_all(&mailbox, place)[0].body, 8);
 }
 
-pub(super) fn a_group_goes_on_past_messages_whose_deliveries_are_spent(place: &Place<'_>) {
+pub(super) fn a_group_skips_messages_whose_deliveries_are_spent(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(1));
     if !mailbox.limits().groups || !mailbox.limits().expiry {
         return a_group_is_delivered_in_order_one_at_a_time(place);

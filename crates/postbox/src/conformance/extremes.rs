@@ -36,7 +36,7 @@ fn assert_in_limit<T: Debug>(
     }
 }
 
-pub(super) fn sends_take_any_delay_and_expiry_within_their_limits(place: &Place<'_>) {
+pub(super) fn sends_accept_any_delay_and_expiry_within_their_limits(place: &Place<'_>) {
     let limits = place.limits();
     for delay in durations(place, limits.max_delay) {
         let mailbox: Mailbox<u32, u32> = place.mailbox();
@@ -70,7 +70,7 @@ pub(super) fn sends_take_any_delay_and_expiry_within_their_limits(place: &Place<
     }
 }
 
-pub(super) fn leases_take_any_length_within_their_limit(place: &Place<'_>) {
+pub(super) fn leases_accept_any_length_within_their_limit(place: &Place<'_>) {
     let limits = place.limits();
     let limit = limits.max_visibility;
     for length in durations(place, limit) {
@@ -102,7 +102,7 @@ pub(super) fn leases_take_any_length_within_their_limit(place: &Place<'_>) {
     }
 }
 
-pub(super) fn replies_take_any_time_within_their_limit(place: &Place<'_>) {
+pub(super) fn replies_accept_any_timeout_within_their_limit(place: &Place<'_>) {
     let limit = Limits::LONGEST;
     for time in durations(place, limit) {
         let mailbox: Mailbox<u32, u32> = place.mailbox();
@@ -126,7 +126,7 @@ pub(super) fn replies_take_any_time_within_their_limit(place: &Place<'_>) {
     }
 }
 
-pub(super) fn numbers_of_any_size_are_taken(place: &Place<'_>) {
+pub(super) fn maximum_numbers_of_any_size_are_accepted_or_refused(place: &Place<'_>) {
     let limits = place.limits();
     for max in [0, 1, usize::MAX] {
         let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(1_000));
@@ -201,7 +201,7 @@ pub(super) fn headers_are_bounded_in_number_and_size(place: &Place<'_>) {
 }
 
 /// Only a [`Mailbox`] checks durations. A caller of the backend itself can pass any.
-pub(super) fn a_backend_without_limits_takes_any_duration(place: &Place<'_>) {
+pub(super) fn a_backend_without_limits_accepts_any_duration(place: &Place<'_>) {
     if place.limits().max_delay < Limits::LONGEST {
         return;
     }

@@ -16,7 +16,7 @@ pub(super) fn an_acknowledged_message_is_gone(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn a_message_given_back_comes_at_once_at_the_tail(place: &Place<'_>) {
+pub(super) fn a_returned_message_is_ready_at_once_at_the_tail(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 1..=3);
     let first = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
@@ -34,7 +34,7 @@ pub(super) fn a_message_given_back_comes_at_once_at_the_tail(place: &Place<'_>) 
     }
 }
 
-pub(super) fn a_message_given_back_with_a_delay_comes_after_it(place: &Place<'_>) {
+pub(super) fn a_message_returned_with_a_delay_is_visible_after_it(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let message = mailbox.receive().visibility_timeout(place.ticks(100)).blocking().unwrap().remove(0);
@@ -69,7 +69,7 @@ pub(super) fn a_lease_ends_at_its_deadline(place: &Place<'_>) {
     assert_eq!(mailbox.counts().blocking().unwrap().dead, 0);
 }
 
-pub(super) fn a_consumer_that_dies_gives_its_message_back(place: &Place<'_>) {
+pub(super) fn a_message_of_a_crashed_consumer_is_delivered_again(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     for delivery in 1..=4 {
@@ -80,7 +80,7 @@ pub(super) fn a_consumer_that_dies_gives_its_message_back(place: &Place<'_>) {
     }
 }
 
-pub(super) fn an_old_receipt_does_nothing_to_the_next_delivery(place: &Place<'_>) {
+pub(super) fn an_old_receipt_does_not_settle_the_next_delivery(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let late = mailbox.receive().visibility_timeout(place.ticks(2)).blocking().unwrap().remove(0);
@@ -95,7 +95,7 @@ pub(super) fn an_old_receipt_does_nothing_to_the_next_delivery(place: &Place<'_>
     current.acknowledge().blocking().unwrap();
 }
 
-pub(super) fn a_receipt_is_good_once(place: &Place<'_>) {
+pub(super) fn a_receipt_settles_once(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1, 2]);
     let messages = receive_all(&mailbox, place);
@@ -126,7 +126,7 @@ pub(super) fn an_extension_counts_from_now(place: &Place<'_>) {
     assert_eq!(receive_all(&mailbox, place)[0].delivery_count, 2);
 }
 
-pub(super) fn an_extension_never_shortens(place: &Place<'_>) {
+pub(super) fn an_extension_never_shortens_a_lease(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let message = mailbox.receive().visibility_timeout(place.ticks(10)).blocking().unwrap().remove(0);
@@ -150,7 +150,7 @@ pub(super) fn a_purge_ends_leases(place: &Place<'_>) {
     assert!(bodies(&receive_all(&mailbox, place)).iter().all(|body| *body == 2));
 }
 
-pub(super) fn a_batch_is_acknowledged_with_a_result_each(place: &Place<'_>) {
+pub(super) fn a_batch_is_acknowledged_with_a_result_for_each_message(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1, 2, 3, 5]);
     let expecting = [0, 4].into_iter().filter(|body| mailbox.send_expecting_reply(body).blocking().is_ok()).count();
@@ -173,7 +173,7 @@ pub(super) fn a_batch_is_acknowledged_with_a_result_each(place: &Place<'_>) {
     assert!(mailbox.acknowledge_batch([]).blocking().unwrap().is_empty());
 }
 
-pub(super) fn a_lease_without_its_body_has_the_same_acts(place: &Place<'_>) {
+pub(super) fn a_lease_without_its_body_has_the_same_operations(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let (body, lease) = receive_all(&mailbox, place).remove(0).into_parts();
@@ -185,7 +185,7 @@ pub(super) fn a_lease_without_its_body_has_the_same_acts(place: &Place<'_>) {
     assert_expired(lease.acknowledge().blocking());
 }
 
-pub(super) fn an_act_can_be_tried_again_after_a_refusal(place: &Place<'_>) {
+pub(super) fn an_operation_can_be_repeated_after_an_invalid_parameter(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let message = receive_all(&mailbox, place).remove(0);
@@ -194,7 +194,7 @@ pub(super) fn an_act_can_be_tried_again_after_a_refusal(place: &Place<'_>) {
     message.acknowledge().blocking().unwrap();
 }
 
-pub(super) fn a_released_message_is_at_its_old_place_and_not_counted(place: &Place<'_>) {
+pub(super) fn a_released_message_keeps_its_position_and_its_count(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 1..=4);
     let messages = receive_all(&mailbox, place);
@@ -213,7 +213,7 @@ pub(super) fn a_released_message_is_at_its_old_place_and_not_counted(place: &Pla
     }
 }
 
-pub(super) fn a_released_receipt_is_good_for_nothing(place: &Place<'_>) {
+pub(super) fn a_receipt_is_invalid_after_a_release(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let mut old = Vec::new();
@@ -235,7 +235,7 @@ pub(super) fn a_released_receipt_is_good_for_nothing(place: &Place<'_>) {
 pub(super) fn a_release_after_other_deliveries_keeps_the_order(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     if mailbox.limits().ordering != crate::backend::Ordering::Fifo {
-        return a_released_message_is_at_its_old_place_and_not_counted(place);
+        return a_released_message_keeps_its_position_and_its_count(place);
     }
     send_all(&mailbox, 1..=3);
     let take = |max| mailbox.receive().max_messages(max).visibility_timeout(place.ticks(100)).blocking().unwrap();
@@ -247,10 +247,10 @@ pub(super) fn a_release_after_other_deliveries_keeps_the_order(place: &Place<'_>
     assert_eq!(seen, [(1, 1), (3, 1), (2, 2)]);
 }
 
-pub(super) fn a_released_group_stays_in_order(place: &Place<'_>) {
+pub(super) fn a_group_stays_in_order_after_a_release(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     if !mailbox.limits().groups || !mailbox.limits().exact_deliveries {
-        return a_released_receipt_is_good_for_nothing(place);
+        return a_receipt_is_invalid_after_a_release(place);
     }
     for number in 1..=3 {
         mailbox.send(&number).group("a").blocking().unwrap();

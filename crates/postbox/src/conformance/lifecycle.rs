@@ -29,7 +29,7 @@ pub(super) fn counts_are_by_state(place: &Place<'_>) {
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(3, 2, 0, 0));
 }
 
-pub(super) fn a_purge_removes_all_and_says_how_many(place: &Place<'_>) {
+pub(super) fn a_purge_removes_all_messages_and_returns_their_number(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 0..3);
     if can_delay(&mailbox, place) {
@@ -49,7 +49,7 @@ pub(super) fn a_purge_removes_all_and_says_how_many(place: &Place<'_>) {
     assert_eq!(bodies(&receive_all(&mailbox, place)), [9]);
 }
 
-pub(super) fn peeking_delivers_nothing(place: &Place<'_>) {
+pub(super) fn a_peek_delivers_no_message(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 1..=3);
     if !place.limits().peek {
@@ -64,7 +64,7 @@ pub(super) fn peeking_delivers_nothing(place: &Place<'_>) {
     assert_eq!(received[0].id, shown[0].id);
 }
 
-pub(super) fn handles_of_one_name_are_one_mailbox(place: &Place<'_>) {
+pub(super) fn handles_of_one_name_share_a_mailbox(place: &Place<'_>) {
     let name = place.name();
     let one: Mailbox<u32, u32> = place.connection.mailbox(&name).unwrap();
     let two: Mailbox<u32, u32> = place.connection.mailbox(&name).unwrap();
@@ -109,7 +109,7 @@ pub(super) fn mailboxes_are_listed(place: &Place<'_>) {
     }
 }
 
-pub(super) fn closing_concerns_this_handle_and_its_clones(place: &Place<'_>) {
+pub(super) fn closing_affects_only_a_handle_and_its_clones(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let other: Mailbox<u32, u32> = place.connection.mailbox(mailbox.name().as_str()).unwrap();
     let clone = mailbox.clone();
@@ -125,7 +125,7 @@ pub(super) fn closing_concerns_this_handle_and_its_clones(place: &Place<'_>) {
     assert_eq!(bodies(&other.receive().wait_time(Duration::from_secs(20)).blocking().unwrap()), [1]);
 }
 
-pub(super) fn what_is_leased_can_be_finished_after_closing(place: &Place<'_>) {
+pub(super) fn a_leased_message_can_be_settled_after_closing(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 0..2);
     let messages = receive_all(&mailbox, place);
@@ -136,7 +136,7 @@ pub(super) fn what_is_leased_can_be_finished_after_closing(place: &Place<'_>) {
     assert_eq!(receive_all(&other, place).len(), 1);
 }
 
-pub(super) fn mailboxes_are_told_apart(place: &Place<'_>) {
+pub(super) fn handles_are_compared_by_their_mailbox(place: &Place<'_>) {
     let name = place.name();
     let open = |name: &str| place.harness.connect().mailbox::<u32, u32, crate::mailbox::codec::Json>(name).unwrap();
     let (mailbox, again, other) = (open(&name), open(&name), open(&place.name()));
@@ -149,7 +149,7 @@ pub(super) fn mailboxes_are_told_apart(place: &Place<'_>) {
     assert!(!mailbox.is_same_as(&elsewhere).blocking().unwrap());
 }
 
-pub(super) fn settings_are_in_force_after_a_delete(place: &Place<'_>) {
+pub(super) fn settings_apply_after_a_delete(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.max_deliveries(1));
     for _ in 0..2 {
         mailbox.create().blocking().unwrap();
@@ -161,7 +161,7 @@ pub(super) fn settings_are_in_force_after_a_delete(place: &Place<'_>) {
     }
 }
 
-pub(super) fn the_settings_that_were_given_last_are_in_force(place: &Place<'_>) {
+pub(super) fn the_last_settings_of_a_mailbox_apply(place: &Place<'_>) {
     let name = place.name();
     let open = |most| {
         place.connection.clone().max_deliveries(most).mailbox::<u32, u32, crate::mailbox::codec::Json>(&name).unwrap()

@@ -12,13 +12,13 @@ use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::Raw;
 
-pub(super) fn nothing_there_is_an_empty_answer(place: &Place<'_>) {
+pub(super) fn an_empty_mailbox_returns_no_messages(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     assert!(receive_all(&mailbox, place).is_empty());
 }
 
-pub(super) fn a_batch_takes_what_is_there_and_does_not_wait_to_fill(place: &Place<'_>) {
+pub(super) fn a_receive_does_not_wait_until_its_batch_is_full(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 0..3);
     assert_eq!(mailbox.receive().max_messages(2).visibility_timeout(place.ticks(100)).blocking().unwrap().len(), 2);
@@ -40,7 +40,7 @@ pub(super) fn a_received_message_is_invisible_to_others(place: &Place<'_>) {
     assert!(receive_all(&other, place).is_empty());
 }
 
-pub(super) fn a_wait_ends_with_nothing_when_its_time_is_up(place: &Place<'_>) {
+pub(super) fn a_wait_ends_without_messages_after_its_wait_time(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let waiting = Waiting::start(mailbox.receive().wait_time(place.ticks(10)));
     place.pass(11);
@@ -86,7 +86,7 @@ pub(super) fn a_wait_wakes_for_an_ended_lease(place: &Place<'_>) {
     assert_eq!((message.body, message.delivery_count), (1, 2));
 }
 
-pub(super) fn a_wait_wakes_for_a_message_given_back(place: &Place<'_>) {
+pub(super) fn a_wait_wakes_for_a_returned_message(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1, 2]);
     let leased = receive_all(&mailbox, place);
@@ -99,7 +99,7 @@ pub(super) fn a_wait_wakes_for_a_message_given_back(place: &Place<'_>) {
     assert_eq!(bodies(&waiting.finish().unwrap()), [2]);
 }
 
-pub(super) fn a_dropped_wait_strands_nothing(place: &Place<'_>) {
+pub(super) fn a_dropped_wait_leaves_no_message_leased(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     for number in 0..5 {
         let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
@@ -130,7 +130,7 @@ pub(super) fn waiting_consumers_get_one_message_each(place: &Place<'_>) {
     assert_eq!(received, [0, 1, 2, 3]);
 }
 
-pub(super) fn no_visibility_at_all_delivers_once_per_call(place: &Place<'_>) {
+pub(super) fn a_visibility_timeout_of_zero_delivers_once_per_receive(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let receive = || mailbox.receive().max_messages(10).visibility_timeout(Duration::ZERO).blocking().unwrap();
@@ -140,7 +140,7 @@ pub(super) fn no_visibility_at_all_delivers_once_per_call(place: &Place<'_>) {
     super::assert_expired(again[0].acknowledge().blocking());
 }
 
-pub(super) fn a_body_that_cannot_be_decoded_spoils_no_batch(place: &Place<'_>) {
+pub(super) fn a_body_that_cannot_be_decoded_does_not_fail_the_batch(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let text: Mailbox<String, ()> = mailbox.untyped().typed();
     let send = |number: u32| mailbox.send(&number).attribute("number", number.to_string()).blocking().unwrap();
@@ -183,7 +183,7 @@ pub(super) fn a_body_in_another_codec_is_refused(place: &Place<'_>) {
     assert_eq!(raw.receive().blocking().unwrap()[0].body, "5");
 }
 
-pub(super) fn consumers_on_threads_share_without_loss_or_duplicate(place: &Place<'_>) {
+pub(super) fn consumers_on_threads_receive_each_message_once(place: &Place<'_>) {
     const MESSAGES: u32 = 200;
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let seen = Mutex::new(Vec::new());
@@ -213,7 +213,7 @@ pub(super) fn consumers_on_threads_share_without_loss_or_duplicate(place: &Place
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn a_stream_gives_all_and_gives_back_what_it_did_not_hand_out(place: &Place<'_>) {
+pub(super) fn a_dropped_stream_releases_fetched_messages(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, 0..3);
     {

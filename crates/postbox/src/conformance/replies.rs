@@ -30,14 +30,14 @@ pub(super) fn a_request_is_answered(place: &Place<'_>) {
     assert_expired(message.reply(&3).blocking());
 }
 
-pub(super) fn a_wait_for_a_reply_wakes_when_it_comes(place: &Place<'_>) {
+pub(super) fn a_wait_wakes_when_the_reply_arrives(place: &Place<'_>) {
     let (mailbox, reply) = request(place);
     let waiting = Waiting::start(reply.wait());
     receive_all(&mailbox, place)[0].reply(&2).blocking().unwrap();
     assert_eq!(waiting.finish().unwrap(), 2);
 }
 
-pub(super) fn a_wait_ends_in_time_and_can_be_repeated(place: &Place<'_>) {
+pub(super) fn a_wait_times_out_and_can_be_repeated(place: &Place<'_>) {
     let (mailbox, reply) = request(place);
     let waiting = Waiting::start(reply.wait().timeout(place.ticks(5)));
     place.pass(6);
@@ -119,7 +119,7 @@ pub(super) fn a_request_is_not_acknowledged_without_an_answer(place: &Place<'_>)
     assert_eq!(receive_all(&mailbox, place)[0].delivery_count, 2);
 }
 
-pub(super) fn a_message_that_expects_none_takes_no_reply(place: &Place<'_>) {
+pub(super) fn a_message_that_expects_no_reply_refuses_one(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     send_all(&mailbox, [1]);
     let message = receive_all(&mailbox, place).remove(0);
@@ -128,7 +128,7 @@ pub(super) fn a_message_that_expects_none_takes_no_reply(place: &Place<'_>) {
     message.acknowledge().blocking().unwrap();
 }
 
-pub(super) fn a_lost_lease_writes_no_reply(place: &Place<'_>) {
+pub(super) fn a_reply_after_the_end_of_the_lease_is_refused(place: &Place<'_>) {
     let (mailbox, reply) = request(place);
     let late = mailbox.receive().visibility_timeout(place.ticks(3)).blocking().unwrap().remove(0);
     place.pass(4);
@@ -138,7 +138,7 @@ pub(super) fn a_lost_lease_writes_no_reply(place: &Place<'_>) {
     assert_eq!(reply.wait().blocking().unwrap(), 2);
 }
 
-pub(super) fn an_answer_after_a_cancel_finishes_the_message(place: &Place<'_>) {
+pub(super) fn an_answer_after_a_cancel_acknowledges_the_message(place: &Place<'_>) {
     let (mailbox, reply) = request(place);
     let message = receive_all(&mailbox, place).remove(0);
     reply.cancel().blocking().unwrap();
@@ -146,7 +146,7 @@ pub(super) fn an_answer_after_a_cancel_finishes_the_message(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn a_second_answer_finishes_the_message(place: &Place<'_>) {
+pub(super) fn a_second_answer_acknowledges_the_message(place: &Place<'_>) {
     let (mailbox, reply) = request(place);
     // The first handler stores its answer and dies before it finishes the message.
     let first = mailbox.receive().visibility_timeout(place.ticks(3)).blocking().unwrap().remove(0);
@@ -159,7 +159,7 @@ pub(super) fn a_second_answer_finishes_the_message(place: &Place<'_>) {
     assert_eq!(reply.wait().blocking().unwrap(), 2);
 }
 
-pub(super) fn a_failed_request_leaves_nothing_behind(place: &Place<'_>) {
+pub(super) fn a_failed_request_leaves_no_reply_entry(place: &Place<'_>) {
     let Some(store) = place.connection.reply_store() else { panic!("the suite of replies needs a reply store") };
     if !place.limits().max_size {
         let mailbox: Mailbox<u32, u32> = place.mailbox();
@@ -227,7 +227,7 @@ impl ReplyStore for Noted {
     }
 }
 
-pub(super) fn a_channel_is_written_once(place: &Place<'_>) {
+pub(super) fn a_reply_channel_accepts_one_answer(place: &Place<'_>) {
     let (mailbox, reply) = request(place);
     let message = receive_all(&mailbox, place).remove(0);
     let channel = message.reply_channel().unwrap();

@@ -51,7 +51,7 @@ pub(super) fn an_entry_is_resolved_once(place: &Place<'_>) {
     assert_eq!(store.resolve(ReplyId::new(), value("1")).blocking().unwrap(), Resolved::Refused(None));
 }
 
-pub(super) fn a_cancelled_entry_takes_no_answer(place: &Place<'_>) {
+pub(super) fn a_cancelled_entry_refuses_an_answer(place: &Place<'_>) {
     let store = store(place);
     let id = created(&store, place.ticks(20));
     assert!(store.cancel(id.clone()).blocking().unwrap());
@@ -77,7 +77,7 @@ pub(super) fn a_resolved_entry_is_consumed_once(place: &Place<'_>) {
     assert_eq!(store.get(id).blocking().unwrap(), None);
 }
 
-pub(super) fn an_expired_entry_takes_no_answer(place: &Place<'_>) {
+pub(super) fn an_expired_entry_refuses_an_answer(place: &Place<'_>) {
     let store = store(place);
     let id = created(&store, place.ticks(5));
     let waiting = Waiting::start(store.settled(id.clone(), Duration::from_secs(100_000)));
@@ -138,7 +138,7 @@ fn scanned_and_cleaned_up(place: &Place<'_>) -> (usize, u64) {
     (found, cleaned)
 }
 
-pub(super) fn what_was_never_there_is_settled(place: &Place<'_>) {
+pub(super) fn an_unknown_entry_is_settled(place: &Place<'_>) {
     let store = store(place);
     assert!(store.settled(ReplyId::new(), Duration::from_secs(100)).blocking().unwrap());
     let id = created(&store, place.ticks(50));

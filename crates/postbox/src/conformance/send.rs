@@ -26,7 +26,7 @@ pub(super) fn a_message_arrives_as_it_was_sent(place: &Place<'_>) {
     message.acknowledge().blocking().unwrap();
 }
 
-pub(super) fn ids_are_unique_and_those_of_the_deliveries(place: &Place<'_>) {
+pub(super) fn ids_are_unique_and_deliveries_have_them(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let mut ids = HashSet::new();
     for number in 0..20 {
@@ -83,7 +83,7 @@ pub(super) fn messages_are_ordered_by_the_moment_they_become_visible(place: &Pla
     assert_eq!(bodies(&receive_all(&mailbox, place)), [1, 2, 3, 4]);
 }
 
-pub(super) fn large_empty_and_binary_bodies_survive(place: &Place<'_>) {
+pub(super) fn large_empty_and_binary_bodies_arrive_unchanged(place: &Place<'_>) {
     let typed: Mailbox<u32, u32> = place.mailbox();
     let mailbox: Mailbox<Vec<u8>, (), Raw> = typed.untyped().typed();
     let all_bytes: Vec<u8> = (0..=255).collect();
@@ -129,7 +129,7 @@ pub(super) fn a_full_mailbox_refuses_until_there_is_room(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 2);
 }
 
-pub(super) fn a_batch_is_sent_in_order_with_a_result_each(place: &Place<'_>) {
+pub(super) fn a_batch_is_sent_in_order_with_a_result_for_each_message(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox();
     let numbers: Vec<u32> = (0..place.limits().max_batch.min(10) as u32).collect();
     let ids = mailbox.send_batch(&numbers).attribute("kind", "batch").blocking().unwrap();
@@ -145,7 +145,7 @@ pub(super) fn a_batch_is_sent_in_order_with_a_result_each(place: &Place<'_>) {
     assert_eq!(mailbox.send_batch([]).blocking().unwrap().len(), 0);
 }
 
-pub(super) fn what_cannot_be_encoded_is_not_sent(place: &Place<'_>) {
+pub(super) fn a_body_that_cannot_be_encoded_is_not_sent(place: &Place<'_>) {
     #[derive(Clone, Debug)]
     struct Odd(bool);
     impl serde::Serialize for Odd {
@@ -209,7 +209,7 @@ pub(super) fn a_repeated_id_is_the_same_send(place: &Place<'_>) {
     assert_eq!(receive_all(&mailbox, place)[0].body, 3);
 }
 
-pub(super) fn an_id_of_another_body_is_refused(place: &Place<'_>) {
+pub(super) fn an_id_in_use_with_another_body_is_refused(place: &Place<'_>) {
     let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| match place.limits().max_size {
         true => options.max_size(1),
         false => options,
