@@ -36,7 +36,7 @@
 //!
 //! // One case by its name, and random operations against the ledger.
 //! # fn main() {
-//! postbox::conformance::run(&Fake(FakeBackend::new()), "finish::a_lease_ends_at_its_deadline");
+//! postbox::conformance::run(&Fake(FakeBackend::new()), "settle::a_lease_ends_at_its_deadline");
 //! postbox::conformance::property(&Fake(FakeBackend::new()), 16);
 //! # }
 //! ```
@@ -49,13 +49,13 @@ mod drops;
 mod errors;
 mod extras;
 mod extremes;
-mod finish;
 mod lifecycle;
 mod property;
 mod receive;
 mod replies;
 mod reply_store;
 mod send;
+mod settle;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -159,7 +159,7 @@ macro_rules! __conformance_list {
                 consumers_on_threads_receive_each_message_once,
                 a_dropped_stream_releases_fetched_messages,
             }
-            finish {
+            settle {
                 an_acknowledged_message_is_gone,
                 a_returned_message_is_ready_at_once_at_the_tail,
                 a_message_returned_with_a_delay_is_visible_after_it,
