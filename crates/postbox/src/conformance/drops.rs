@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{Bell, Place, bodies, can_delay, send_all};
+use super::{Bell, Target, bodies, can_delay, send_all};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::id::MessageId;
@@ -36,12 +36,12 @@ fn assert_done(act: &str, result: Result<(), Error>) {
 }
 
 /// Receives and acknowledges until all of these messages were seen, in any order.
-fn receive_each(mailbox: &Mailbox<u32, u32>, place: &Place<'_>, expected: &[u32]) -> Vec<Message<u32, u32>> {
+fn receive_each(mailbox: &Mailbox<u32, u32>, target: &Target<'_>, expected: &[u32]) -> Vec<Message<u32, u32>> {
     let mut seen = Vec::new();
     while seen.len() < expected.len() {
         let receive = mailbox.receive().max_messages(mailbox.limits().max_batch.min(10));
-        let wait = place.ticks(1_000).min(mailbox.limits().max_wait);
-        let batch = receive.visibility_timeout(place.ticks(100)).wait_time(wait).blocking().unwrap();
+        let wait = target.ticks(1_000).min(mailbox.limits().max_wait);
+        let batch = receive.visibility_timeout(target.ticks(100)).wait_time(wait).blocking().unwrap();
         assert!(!batch.is_empty(), "of {expected:?} only {:?} came", bodies(&seen));
         for message in batch {
             message.acknowledge().blocking().unwrap();
@@ -60,8 +60,8 @@ fn assert_counts(act: &str, mailbox: &Mailbox<u32, u32>, waiting: u64, dead: u64
     }
 }
 
-pub(super) fn a_dropped_send_with_an_id_can_be_repeated(place: &Place<'_>) {
-    let mailbox: Mailbox<u32, u32> = place.mailbox();
+pub(super) fn a_dropped_send_with_an_id_can_be_repeated(target: &Target<'_>) {
+    let mailbox: Mailbox<u32, u32> = target.mailbox();
     if !mailbox.limits().own_ids {
         return;
     }
@@ -69,13 +69,13 @@ pub(super) fn a_dropped_send_with_an_id_can_be_repeated(place: &Place<'_>) {
         let id = MessageId::new();
         abandon(mailbox.send(&number).id(id.clone()), polls);
         assert_eq!(mailbox.send(&number).id(id.clone()).blocking().unwrap(), id);
-        assert_eq!(receive_each(&mailbox, place, &[number])[0].id, id);
+        assert_eq!(receive_each(&mailbox, target, &[number])[0].id, id);
         assert_counts("send", &mailbox, 0, 0);
     }
 }
 
-pub(super) fn dropped_sends_are_stored_once_or_not_at_all(place: &Place<'_>) {
-    let mailbox: Mailbox<u32, u32> = place.mailbox();
+pub(super) fn dropped_sends_are_stored_once_or_not_at_all(target: &Target<'_>) {
+    let mailbox: Mailbox<u32, u32> = target.mailbox();
     for number in 0..20 {
         let batch = [10 * number, 10 * number + 1];
         abandon(mailbox.send(&(10 * number + 2)), number as usize % (MOST_POLLS + 1));
@@ -85,7 +85,7 @@ pub(super) fn dropped_sends_are_stored_once_or_not_at_all(place: &Place<'_>) {
     send_all(&mailbox, 1_000..1_010);
     let mut seen = Vec::new();
     while !(1_000..1_010).all(|number| seen.contains(&number)) || mailbox.counts().blocking().unwrap().ready > 0 {
-        let messages = mailbox.receive().max_messages(10).visibility_timeout(place.ticks(100)).blocking().unwrap();
+        let messages = mailbox.receive().max_messages(10).visibility_timeout(target.ticks(100)).blocking().unwrap();
         for message in &messages {
             message.acknowledge().blocking().unwrap();
         }
@@ -97,33 +97,33 @@ pub(super) fn dropped_sends_are_stored_once_or_not_at_all(place: &Place<'_>) {
     assert_eq!(seen.len(), all, "a message was stored twice");
 }
 
-pub(super) fn a_dropped_receive_releases_its_messages(place: &Place<'_>) {
-    let mailbox: Mailbox<u32, u32> = place.mailbox();
+pub(super) fn a_dropped_receive_releases_its_messages(target: &Target<'_>) {
+    let mailbox: Mailbox<u32, u32> = target.mailbox();
     for round in 0..20 {
         send_all(&mailbox, 0..3);
-        let receive = mailbox.receive().max_messages(2).visibility_timeout(place.ticks(100));
-        let wait = place.ticks(round % 2 * 10).min(mailbox.limits().max_wait);
+        let receive = mailbox.receive().max_messages(2).visibility_timeout(target.ticks(100));
+        let wait = target.ticks(round % 2 * 10).min(mailbox.limits().max_wait);
         // An answer that came belongs to the caller.
         for message in
             abandon(receive.wait_time(wait), round as usize % (MOST_POLLS + 1)).into_iter().flatten().flatten()
         {
             message.release().blocking().unwrap();
         }
-        let seen = receive_each(&mailbox, place, &[0, 1, 2]);
+        let seen = receive_each(&mailbox, target, &[0, 1, 2]);
         let counts: Vec<u32> = seen.iter().map(|message| message.delivery_count).collect();
         assert!(counts == [1; 3] || !mailbox.limits().exact_deliveries, "{counts:?}");
     }
 }
 
-pub(super) fn a_dropped_settlement_has_one_effect_when_it_is_repeated(place: &Place<'_>) {
+pub(super) fn a_dropped_settlement_has_one_effect_when_it_is_repeated(target: &Target<'_>) {
     for polls in 0..=MOST_POLLS {
-        let mailbox: Mailbox<u32, u32> = place.mailbox();
+        let mailbox: Mailbox<u32, u32> = target.mailbox();
         let take = || {
             send_all(&mailbox, [1]);
-            let wait = place.ticks(100).min(mailbox.limits().max_wait);
-            mailbox.receive().visibility_timeout(place.ticks(100)).wait_time(wait).blocking().unwrap().remove(0)
+            let wait = target.ticks(100).min(mailbox.limits().max_wait);
+            mailbox.receive().visibility_timeout(target.ticks(100)).wait_time(wait).blocking().unwrap().remove(0)
         };
-        let again = || receive_each(&mailbox, place, &[1]).remove(0).delivery_count;
+        let again = || receive_each(&mailbox, target, &[1]).remove(0).delivery_count;
 
         let message = take();
         abandon(message.acknowledge(), polls);
@@ -142,8 +142,8 @@ pub(super) fn a_dropped_settlement_has_one_effect_when_it_is_repeated(place: &Pl
         assert!(count == 1 || !mailbox.limits().exact_deliveries, "release: {count}");
 
         let message = take();
-        abandon(message.extend_visibility(place.ticks(200)), polls);
-        message.extend_visibility(place.ticks(200)).blocking().unwrap();
+        abandon(message.extend_visibility(target.ticks(200)), polls);
+        message.extend_visibility(target.ticks(200)).blocking().unwrap();
         assert_counts("extend", &mailbox, 1, 0);
         message.acknowledge().blocking().unwrap();
 
@@ -160,11 +160,11 @@ pub(super) fn a_dropped_settlement_has_one_effect_when_it_is_repeated(place: &Pl
     }
 }
 
-pub(super) fn a_dropped_cancel_purge_or_delete_can_be_repeated(place: &Place<'_>) {
+pub(super) fn a_dropped_cancel_purge_or_delete_can_be_repeated(target: &Target<'_>) {
     for polls in 0..=MOST_POLLS {
-        let mailbox: Mailbox<u32, u32> = place.mailbox();
-        if mailbox.limits().cancel && can_delay(&mailbox, place) {
-            let id = mailbox.send(&1).delay(place.ticks(100)).blocking().unwrap();
+        let mailbox: Mailbox<u32, u32> = target.mailbox();
+        if mailbox.limits().cancel && can_delay(&mailbox, target) {
+            let id = mailbox.send(&1).delay(target.ticks(100)).blocking().unwrap();
             abandon(mailbox.cancel(&id), polls);
             mailbox.cancel(&id).blocking().unwrap();
             assert_counts("cancel", &mailbox, 0, 0);
@@ -181,17 +181,17 @@ pub(super) fn a_dropped_cancel_purge_or_delete_can_be_repeated(place: &Place<'_>
     }
 }
 
-pub(super) fn a_dropped_request_or_answer_can_be_repeated(place: &Place<'_>) {
+pub(super) fn a_dropped_request_or_answer_can_be_repeated(target: &Target<'_>) {
     for polls in 0..=MOST_POLLS {
-        let mailbox: Mailbox<u32, u32> = place.mailbox();
-        let request = |number: &u32| mailbox.send_expecting_reply(number).reply_timeout(place.ticks(500));
+        let mailbox: Mailbox<u32, u32> = target.mailbox();
+        let request = |number: &u32| mailbox.send_expecting_reply(number).reply_timeout(target.ticks(500));
         abandon(request(&0), polls);
         let reply = request(&1).blocking().unwrap();
         // That of the dropped request is there or not, and can be answered if it is.
         let mut is_answered = false;
         while !is_answered {
-            let wait = place.ticks(1_000).min(mailbox.limits().max_wait);
-            let received = mailbox.receive().visibility_timeout(place.ticks(100)).wait_time(wait).blocking().unwrap();
+            let wait = target.ticks(1_000).min(mailbox.limits().max_wait);
+            let received = mailbox.receive().visibility_timeout(target.ticks(100)).wait_time(wait).blocking().unwrap();
             assert!(!received.is_empty(), "the request does not come");
             for message in received {
                 abandon(message.reply(&(10 + message.body)), polls);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Place, receive_all, send_all};
+use super::{Target, receive_all, send_all};
 use crate::backend::Limits;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
@@ -23,12 +23,12 @@ fn seconds(duration: Duration) -> String {
     duration.as_secs_f64().to_string()
 }
 
-pub(super) fn durations_beyond_the_limit_are_refused(place: &Place<'_>) {
-    let mailbox: Mailbox<u32, u32> = place.mailbox();
-    let limits = place.limits();
+pub(super) fn durations_beyond_the_limit_are_refused(target: &Target<'_>) {
+    let mailbox: Mailbox<u32, u32> = target.mailbox();
+    let limits = target.limits();
     let more = |longest: Duration| longest + Duration::from_secs(1);
     send_all(&mailbox, [1]);
-    let message = receive_all(&mailbox, place).remove(0);
+    let message = receive_all(&mailbox, target).remove(0);
     let longest = limits.max_delay;
     assert_invalid(
         mailbox.send(&1).delay(more(longest)).blocking(),
@@ -54,9 +54,9 @@ pub(super) fn durations_beyond_the_limit_are_refused(place: &Place<'_>) {
     message.acknowledge().blocking().unwrap();
 }
 
-pub(super) fn batches_beyond_the_limit_are_refused(place: &Place<'_>) {
-    let mailbox: Mailbox<u32, u32> = place.mailbox();
-    let most = place.limits().max_batch;
+pub(super) fn batches_beyond_the_limit_are_refused(target: &Target<'_>) {
+    let mailbox: Mailbox<u32, u32> = target.mailbox();
+    let most = target.limits().max_batch;
     let limit = format!("1 to {most}");
     assert_invalid(mailbox.receive().max_messages(0).blocking(), "max_messages", "0", &limit);
     let more = (most + 1).to_string();
@@ -66,10 +66,10 @@ pub(super) fn batches_beyond_the_limit_are_refused(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn messages_beyond_the_limit_are_refused(place: &Place<'_>) {
+pub(super) fn messages_beyond_the_limit_are_refused(target: &Target<'_>) {
     // A place without a limit has that of portable programs.
     let typed: Mailbox<u32, u32> =
-        place.mailbox_with(|options| options.portable_limits(place.limits().max_message_size.is_none()));
+        target.mailbox_with(|options| options.portable_limits(target.limits().max_message_size.is_none()));
     let most = typed.limits().max_message_size.expect("there is a limit now");
     let mailbox: Mailbox<Vec<u8>, (), Raw> = typed.untyped().typed();
     let (value, limit) = ((most + 1).to_string(), most.to_string());
@@ -77,25 +77,25 @@ pub(super) fn messages_beyond_the_limit_are_refused(place: &Place<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn names_and_attributes_are_checked(place: &Place<'_>) {
+pub(super) fn names_and_attributes_are_checked(target: &Target<'_>) {
     let long = "x".repeat(81);
     for name in ["", "two words", "a/b", "{tag}", "ünïcode", "new\nline", long.as_str()] {
-        let refused = place.connection.mailbox::<u32, u32, Json>(name);
+        let refused = target.connection.mailbox::<u32, u32, Json>(name);
         assert!(matches!(refused, Err(Error::InvalidParameter { parameter: "mailbox name", .. })), "{name:?}");
     }
-    let allowed = "x".repeat(place.harness.longest_name());
+    let allowed = "x".repeat(target.harness.longest_name());
     for name in ["a", "A.b_c:d-9", allowed.as_str()] {
-        assert!(place.connection.mailbox::<u32, u32, Json>(name).is_ok(), "{name:?}");
+        assert!(target.connection.mailbox::<u32, u32, Json>(name).is_ok(), "{name:?}");
     }
-    let mailbox: Mailbox<u32, u32> = place.mailbox();
+    let mailbox: Mailbox<u32, u32> = target.mailbox();
     for name in ["", "two words", "postbox.reply", "ünï"] {
         assert_invalid(mailbox.send(&1).attribute(name, "x").blocking(), "attribute", name, "postbox.");
     }
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-pub(super) fn portable_limits_are_enforced_on_every_backend(place: &Place<'_>) {
-    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| options.portable_limits(true));
+pub(super) fn portable_limits_are_enforced_on_every_backend(target: &Target<'_>) {
+    let mailbox: Mailbox<u32, u32> = target.mailbox_with(|options| options.portable_limits(true));
     let longest = mailbox.limits().max_delay;
     assert!(longest <= Duration::from_secs(900));
     let limit = longest.as_secs().to_string();
@@ -109,7 +109,7 @@ pub(super) fn portable_limits_are_enforced_on_every_backend(place: &Place<'_>) {
     mailbox.receive().max_messages(10).visibility_timeout(hours).blocking().unwrap();
 }
 
-pub(super) fn settings_out_of_range_are_refused(place: &Place<'_>) {
+pub(super) fn settings_out_of_range_are_refused(target: &Target<'_>) {
     type Change = fn(crate::Connection) -> crate::Connection;
     const LONGEST: Duration = Limits::LONGEST;
     let refused: [(&str, Change); 8] = [
@@ -123,7 +123,7 @@ pub(super) fn settings_out_of_range_are_refused(place: &Place<'_>) {
         ("idle_expiry", |options| options.idle_expiry(Duration::ZERO)),
     ];
     for (name, change) in refused {
-        let opened = change(place.connection.clone()).mailbox::<u32, u32, crate::mailbox::codec::Json>(&place.name());
+        let opened = change(target.connection.clone()).mailbox::<u32, u32, crate::mailbox::codec::Json>(&target.name());
         match opened {
             Err(Error::InvalidParameter { parameter, .. }) => assert_eq!(parameter, name),
             // The place has no such setting at all.
@@ -131,15 +131,15 @@ pub(super) fn settings_out_of_range_are_refused(place: &Place<'_>) {
             other => panic!("{name}: {other:?}"),
         }
     }
-    let limits = place.limits();
+    let limits = target.limits();
     if !limits.max_size || limits.deduplication_window.is_some() || !limits.deduplication {
         return;
     }
     // The longest and the largest work.
-    let mailbox: Mailbox<u32, u32> = place.mailbox_with(|options| {
+    let mailbox: Mailbox<u32, u32> = target.mailbox_with(|options| {
         options.max_size(1 << 40).max_deliveries(1_000_000).deduplication_window(LONGEST).idle_expiry(LONGEST)
     });
     let first = mailbox.send(&1).deduplication_id("once").blocking().unwrap();
     assert_eq!(mailbox.send(&2).deduplication_id("once").blocking().unwrap(), first);
-    assert_eq!(receive_all(&mailbox, place).len(), 1);
+    assert_eq!(receive_all(&mailbox, target).len(), 1);
 }

@@ -95,7 +95,7 @@ pub trait Harness: Send + Sync {
 
     /// Why the place under test, which stands for another, does not do what a case says. Such a case has to fail: if it does not,
     /// the place has been mended, and this is to be taken back.
-    fn differs(&self, _case: &str) -> Option<&'static str> {
+    fn known_failure(&self, _case: &str) -> Option<&'static str> {
         None
     }
 
@@ -110,7 +110,7 @@ pub trait Harness: Send + Sync {
 pub struct Case {
     /// `verb::what_holds`.
     pub name: &'static str,
-    case: fn(&Place<'_>),
+    case: fn(&Target<'_>),
 }
 
 impl std::fmt::Debug for Case {
@@ -318,23 +318,23 @@ __conformance_list!(__conformance_cases!());
 /// If the backend does not do as it should, or if there is no such case.
 pub fn run(harness: &dyn Harness, name: &str) {
     let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("there is no case {name:?}"));
-    let place = Place { harness, connection: harness.connect() };
-    match harness.differs(name) {
-        None => (case.case)(&place),
+    let target = Target { harness, connection: harness.connect() };
+    match harness.known_failure(name) {
+        None => (case.case)(&target),
         Some(reason) => {
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.case)(&place)));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.case)(&target)));
             assert!(outcome.is_err(), "{name} holds, although it is said that: {reason}");
         }
     }
 }
 
 /// The backend under test.
-struct Place<'a> {
+struct Target<'a> {
     harness: &'a dyn Harness,
     connection: Connection,
 }
 
-impl Place<'_> {
+impl Target<'_> {
     /// A name that nobody has used.
     fn name(&self) -> String {
         format!("conformance-{}{}", new_uuid().simple(), self.harness.suffix())
@@ -380,21 +380,21 @@ fn send_all(mailbox: &Mailbox<u32, u32>, numbers: impl IntoIterator<Item = u32>)
 }
 
 /// Receives what is there.
-fn receive_all(mailbox: &Mailbox<u32, u32>, place: &Place<'_>) -> Vec<crate::Message<u32, u32>> {
+fn receive_all(mailbox: &Mailbox<u32, u32>, target: &Target<'_>) -> Vec<crate::Message<u32, u32>> {
     mailbox
         .receive()
         .max_messages(mailbox.limits().max_batch.min(10))
-        .visibility_timeout(place.ticks(100))
+        .visibility_timeout(target.ticks(100))
         .blocking()
         .unwrap()
 }
 
 /// Whether messages can be delayed here one by one. Where they cannot, that is said.
-fn can_delay(mailbox: &Mailbox<u32, u32>, place: &Place<'_>) -> bool {
+fn can_delay(mailbox: &Mailbox<u32, u32>, target: &Target<'_>) -> bool {
     if !mailbox.limits().max_delay.is_zero() {
         return true;
     }
-    let refused = mailbox.send(&0).delay(place.ticks(1)).blocking();
+    let refused = mailbox.send(&0).delay(target.ticks(1)).blocking();
     assert!(matches!(refused, Err(Error::InvalidParameter { parameter: "delay", .. })), "{refused:?}");
     false
 }

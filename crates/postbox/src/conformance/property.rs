@@ -6,7 +6,7 @@ use postbox_core::{Ledger, LedgerOptions, LedgerRefusal, NewMessage, Receipt, Se
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{Harness, Place};
+use super::{Harness, Target};
 use crate::backend::{Counts, Limits, Ordering};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
@@ -118,11 +118,11 @@ fn operation() -> impl Strategy<Value = Operation> {
 pub fn property(harness: &dyn Harness, cases: u32) {
     let connection = harness.connect();
     assert_eq!(connection.limits().ordering, Ordering::Fifo, "the ledger is first in, first out");
-    let place = Place { harness, connection };
+    let target = Target { harness, connection };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let sequences = (prop::collection::vec(operation(), 0..60), settings());
     let result = TestRunner::new(config).run(&sequences, |(operations, settings)| {
-        let mut schedule = Schedule { place: &place, start: Instant::now(), ticks: 0, drift: Vec::new() };
+        let mut schedule = Schedule { target: &target, start: Instant::now(), ticks: 0, drift: Vec::new() };
         let result = check(&mut schedule, &operations, settings);
         // What a machine that stood still for a while shows is nothing that the backend did.
         match result {
@@ -137,7 +137,7 @@ pub fn property(harness: &dyn Harness, cases: u32) {
 
 /// Lets time pass, and notes by how much more passed than was asked for.
 struct Schedule<'a> {
-    place: &'a Place<'a>,
+    target: &'a Target<'a>,
     start: Instant,
     ticks: u32,
     /// By how much it was late, at which tick.
@@ -149,21 +149,21 @@ const LONGEST: u32 = 13;
 
 impl Schedule<'_> {
     fn pass(&mut self, ticks: u32) {
-        self.place.pass(ticks);
+        self.target.pass(ticks);
         self.ticks += ticks;
-        self.drift.push((self.ticks, self.start.elapsed().saturating_sub(self.place.ticks(self.ticks))));
+        self.drift.push((self.ticks, self.start.elapsed().saturating_sub(self.target.ticks(self.ticks))));
     }
 
     /// Whether some operation may have met a deadline that the oracle puts after it: between the two most of a tick was lost.
     fn is_late(&self) -> bool {
-        let now = (self.ticks, self.start.elapsed().saturating_sub(self.place.ticks(self.ticks)));
-        let most = self.place.ticks(1) / 2;
+        let now = (self.ticks, self.start.elapsed().saturating_sub(self.target.ticks(self.ticks)));
+        let most = self.target.ticks(1) / 2;
         let lost = |(at, drift): &(u32, Duration)| {
             let earlier =
                 self.drift.iter().find(|(tick, _)| tick + LONGEST >= *at).map_or(Duration::ZERO, |(_, drift)| *drift);
             drift.saturating_sub(earlier) > most
         };
-        !self.place.harness.is_exact() && self.drift.iter().chain([&now]).any(lost)
+        !self.target.harness.is_exact() && self.drift.iter().chain([&now]).any(lost)
     }
 }
 
@@ -209,20 +209,20 @@ impl Ids {
 }
 
 fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settings) -> Result<(), TestCaseError> {
-    let place = schedule.place;
-    let limits = place.limits();
-    let name = place.name();
-    let keeps_idle_expiry = place.keeps_idle_expiry();
+    let target = schedule.target;
+    let limits = target.limits();
+    let name = target.name();
+    let keeps_idle_expiry = target.keeps_idle_expiry();
     let open = |settings: Settings| {
         let settings = Settings { expires_idle: settings.expires_idle && keeps_idle_expiry, ..settings };
-        let mut options = place.connection.clone().max_deliveries(settings.max_deliveries);
+        let mut options = target.connection.clone().max_deliveries(settings.max_deliveries);
         if limits.max_size {
             options = options.max_size(settings.max_size);
         }
         let is_too_long = matches!(settings.window, Window::TooLong);
         if limits.deduplication || is_too_long {
             options = options.deduplication_window(match settings.window {
-                Window::Ticks(ticks) => place.ticks(ticks),
+                Window::Ticks(ticks) => target.ticks(ticks),
                 Window::TooLong if !settings.expires_idle => Duration::MAX,
                 Window::Longest | Window::TooLong => Limits::LONGEST,
             });
@@ -248,7 +248,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
     mailbox.create().blocking().unwrap();
     let mut oracle = Oracle { ledger: Ledger::new(options(settings)), now: 0 };
     let mut ids = Ids { sent: Vec::new(), first: crate::mailbox::id::new_uuid().as_u128() & !0xff };
-    let exact = place.harness.is_exact();
+    let exact = target.harness.is_exact();
     let mut messages: Vec<(Message<u32, u32>, Receipt)> = Vec::new();
     for (number, operation) in (0u32..).zip(operations) {
         let now = oracle.now;
@@ -264,12 +264,12 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
                 let expiry = expiry.filter(|_| limits.expiry);
                 let group = group.filter(|_| limits.groups).map(|group| group.to_string());
                 let deduplication = deduplication.filter(|_| limits.deduplication).map(|id| id.to_string());
-                let mut send = mailbox.send(&body).delay(place.ticks(delay));
+                let mut send = mailbox.send(&body).delay(target.ticks(delay));
                 if own.is_some() {
                     send = send.id(ids.of(oracle_id));
                 }
                 if let Some(after) = expiry {
-                    send = send.expires_in(place.ticks(after));
+                    send = send.expires_in(target.ticks(after));
                 }
                 if let Some(group) = &group {
                     send = send.group(group.as_str());
@@ -306,7 +306,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
             }
             Operation::Receive { max, visibility } => {
                 let max = max.min(limits.max_batch);
-                let receive = mailbox.receive().max_messages(max).visibility_timeout(place.ticks(visibility));
+                let receive = mailbox.receive().max_messages(max).visibility_timeout(target.ticks(visibility));
                 let received = receive.blocking().map_err(|error| TestCaseError::fail(error.to_string()))?;
                 let mut expected = Vec::new();
                 oracle.ledger.receive(now, max, due(now, visibility), |entry| {
@@ -328,7 +328,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
             Operation::Nack(which, after) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.give_back(now, *receipt, due(now, after)).is_ok();
-                prop_assert_eq!(done(message.nack().visibility_timeout(place.ticks(after)).blocking())?, expected);
+                prop_assert_eq!(done(message.nack().visibility_timeout(target.ticks(after)).blocking())?, expected);
             }
             Operation::Release(which) if !messages.is_empty() && limits.exact_deliveries => {
                 let (message, receipt) = &messages[which % messages.len()];
@@ -338,7 +338,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
             Operation::Extend(which, by) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.extend(now, *receipt, due(now, by)).is_ok();
-                prop_assert_eq!(done(message.extend_visibility(place.ticks(by)).blocking())?, expected);
+                prop_assert_eq!(done(message.extend_visibility(target.ticks(by)).blocking())?, expected);
             }
             Operation::DeadLetter(which) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
@@ -400,7 +400,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
 /// Without an exact clock a tick passes after each operation, so that what it set off lies clearly before or after what
 /// follows.
 fn continue_after(oracle: &mut Oracle, schedule: &mut Schedule<'_>) {
-    if !schedule.place.harness.is_exact() {
+    if !schedule.target.harness.is_exact() {
         schedule.pass(1);
         oracle.now += TICK;
     }
@@ -462,8 +462,8 @@ mod tests {
         let send = || Operation::Send { delay: 0, expiry: None, group: None, deduplication: None, own: None };
         let receive = Operation::Receive { max: 2, visibility: 3 };
         let operations = [send(), send(), receive, Operation::Extend(0, 2), Operation::Pass(2)];
-        let place = Place { harness: &Memory, connection: Memory.connect() };
-        let mut schedule = Schedule { place: &place, start: Instant::now(), ticks: 0, drift: Vec::new() };
+        let target = Target { harness: &Memory, connection: Memory.connect() };
+        let mut schedule = Schedule { target: &target, start: Instant::now(), ticks: 0, drift: Vec::new() };
         let result = check(
             &mut schedule,
             &operations,

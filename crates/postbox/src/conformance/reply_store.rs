@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Place, Waiting};
+use super::{Target, Waiting};
 use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::ReplyId;
 use crate::reply::store::{ReplyState, ReplyStore, ReplyValue, Resolved};
 
-fn store(place: &Place<'_>) -> Arc<dyn ReplyStore> {
-    place.connection.reply_store().expect("the suite of replies needs a reply store")
+fn store(target: &Target<'_>) -> Arc<dyn ReplyStore> {
+    target.connection.reply_store().expect("the suite of replies needs a reply store")
 }
 
 fn value(text: &'static str) -> ReplyValue {
@@ -29,19 +29,19 @@ fn state(store: &Arc<dyn ReplyStore>, id: &ReplyId) -> Option<ReplyState> {
     store.get(id.clone()).blocking().unwrap().map(|entry| entry.state)
 }
 
-pub(super) fn an_entry_is_created_once(place: &Place<'_>) {
-    let store = store(place);
-    let id = created(&store, place.ticks(20));
-    assert!(!store.create(id.clone(), place.ticks(20)).blocking().unwrap());
+pub(super) fn an_entry_is_created_once(target: &Target<'_>) {
+    let store = store(target);
+    let id = created(&store, target.ticks(20));
+    assert!(!store.create(id.clone(), target.ticks(20)).blocking().unwrap());
     let entry = store.get(id.clone()).blocking().unwrap().unwrap();
     assert_eq!((&entry.id, entry.state, entry.value, entry.resolved_at), (&id, ReplyState::Pending, None, None));
-    assert_eq!(entry.expires_at.duration_since(entry.created_at).unwrap(), place.ticks(20));
+    assert_eq!(entry.expires_at.duration_since(entry.created_at).unwrap(), target.ticks(20));
     assert_eq!(store.get(ReplyId::new()).blocking().unwrap(), None);
 }
 
-pub(super) fn an_entry_is_resolved_once(place: &Place<'_>) {
-    let store = store(place);
-    let id = created(&store, place.ticks(20));
+pub(super) fn an_entry_is_resolved_once(target: &Target<'_>) {
+    let store = store(target);
+    let id = created(&store, target.ticks(20));
     assert_eq!(store.resolve(id.clone(), value("1")).blocking().unwrap(), Resolved::Stored);
     let again = store.resolve(id.clone(), value("2")).blocking().unwrap();
     assert_eq!(again, Resolved::Refused(Some(ReplyState::Resolved)));
@@ -51,23 +51,23 @@ pub(super) fn an_entry_is_resolved_once(place: &Place<'_>) {
     assert_eq!(store.resolve(ReplyId::new(), value("1")).blocking().unwrap(), Resolved::Refused(None));
 }
 
-pub(super) fn a_cancelled_entry_refuses_an_answer(place: &Place<'_>) {
-    let store = store(place);
-    let id = created(&store, place.ticks(20));
+pub(super) fn a_cancelled_entry_refuses_an_answer(target: &Target<'_>) {
+    let store = store(target);
+    let id = created(&store, target.ticks(20));
     assert!(store.cancel(id.clone()).blocking().unwrap());
     assert!(!store.cancel(id.clone()).blocking().unwrap());
     let refused = store.resolve(id.clone(), value("1")).blocking().unwrap();
     assert_eq!(refused, Resolved::Refused(Some(ReplyState::Cancelled)));
     assert_eq!(state(&store, &id), Some(ReplyState::Cancelled));
-    let resolved = created(&store, place.ticks(20));
+    let resolved = created(&store, target.ticks(20));
     store.resolve(resolved.clone(), value("1")).blocking().unwrap();
     assert!(!store.cancel(resolved).blocking().unwrap());
     assert!(!store.cancel(ReplyId::new()).blocking().unwrap());
 }
 
-pub(super) fn a_resolved_entry_is_consumed_once(place: &Place<'_>) {
-    let store = store(place);
-    let id = created(&store, place.ticks(20));
+pub(super) fn a_resolved_entry_is_consumed_once(target: &Target<'_>) {
+    let store = store(target);
+    let id = created(&store, target.ticks(20));
     // What is not resolved is shown and stays.
     let pending = store.consume(id.clone()).blocking().unwrap().unwrap();
     assert_eq!(pending.state, ReplyState::Pending);
@@ -77,11 +77,11 @@ pub(super) fn a_resolved_entry_is_consumed_once(place: &Place<'_>) {
     assert_eq!(store.get(id).blocking().unwrap(), None);
 }
 
-pub(super) fn an_expired_entry_refuses_an_answer(place: &Place<'_>) {
-    let store = store(place);
-    let id = created(&store, place.ticks(5));
+pub(super) fn an_expired_entry_refuses_an_answer(target: &Target<'_>) {
+    let store = store(target);
+    let id = created(&store, target.ticks(5));
     let waiting = Waiting::start(store.settled(id.clone(), Duration::from_secs(100_000)));
-    place.pass(6);
+    target.pass(6);
     assert!(waiting.finish().unwrap());
     let refused = store.resolve(id.clone(), value("1")).blocking().unwrap();
     // A store may have forgotten it by now.
@@ -90,12 +90,12 @@ pub(super) fn an_expired_entry_refuses_an_answer(place: &Place<'_>) {
     assert!(matches!(state(&store, &id), Some(ReplyState::Expired) | None));
 }
 
-pub(super) fn resolved_and_cancelled_entries_expire_too(place: &Place<'_>) {
-    let store = store(place);
-    let (resolved, cancelled) = (created(&store, place.ticks(5)), created(&store, place.ticks(5)));
+pub(super) fn resolved_and_cancelled_entries_expire_too(target: &Target<'_>) {
+    let store = store(target);
+    let (resolved, cancelled) = (created(&store, target.ticks(5)), created(&store, target.ticks(5)));
     store.resolve(resolved.clone(), value("1")).blocking().unwrap();
     store.cancel(cancelled.clone()).blocking().unwrap();
-    place.pass(6);
+    target.pass(6);
     for id in [resolved, cancelled] {
         assert!(matches!(state(&store, &id), Some(ReplyState::Expired) | None));
         let entry = store.consume(id).blocking().unwrap();
@@ -103,9 +103,9 @@ pub(super) fn resolved_and_cancelled_entries_expire_too(place: &Place<'_>) {
     }
 }
 
-pub(super) fn an_entry_is_deleted(place: &Place<'_>) {
-    let store = store(place);
-    let id = created(&store, place.ticks(50));
+pub(super) fn an_entry_is_deleted(target: &Target<'_>) {
+    let store = store(target);
+    let id = created(&store, target.ticks(50));
     let waiting = Waiting::start(store.settled(id.clone(), Duration::from_secs(100_000)));
     assert!(store.delete(id.clone()).blocking().unwrap());
     assert!(waiting.finish().unwrap(), "whoever waits is told");
@@ -113,18 +113,18 @@ pub(super) fn an_entry_is_deleted(place: &Place<'_>) {
     assert_eq!(state(&store, &id), None);
 }
 
-pub(super) fn expired_entries_are_scanned_and_cleaned_up(place: &Place<'_>) {
+pub(super) fn expired_entries_are_scanned_and_cleaned_up(target: &Target<'_>) {
     // A server may remove what is over by itself, now and then (DynamoDB by its time to live), but not each time.
-    let mut counts = (0..3).map(|_| scanned_and_cleaned_up(place));
+    let mut counts = (0..3).map(|_| scanned_and_cleaned_up(target));
     assert!(counts.any(|counts| counts == (5, 2)), "of five some were not scanned, or of two not cleaned up");
 }
 
 /// How many of five expired entries were scanned, and how many of two cleaned up.
-fn scanned_and_cleaned_up(place: &Place<'_>) -> (usize, u64) {
-    let store = store(place);
-    let alive = created(&store, place.ticks(100));
-    let ids: Vec<ReplyId> = (0..5).map(|_| created(&store, place.ticks(3))).collect();
-    place.pass(4);
+fn scanned_and_cleaned_up(target: &Target<'_>) -> (usize, u64) {
+    let store = store(target);
+    let alive = created(&store, target.ticks(100));
+    let ids: Vec<ReplyId> = (0..5).map(|_| created(&store, target.ticks(3))).collect();
+    target.pass(4);
     let scanned = store.scan_expired(1000).blocking().unwrap();
     assert!(!scanned.contains(&alive));
     let found = ids.iter().filter(|id| scanned.contains(id)).count();
@@ -138,21 +138,21 @@ fn scanned_and_cleaned_up(place: &Place<'_>) -> (usize, u64) {
     (found, cleaned)
 }
 
-pub(super) fn an_unknown_entry_is_settled(place: &Place<'_>) {
-    let store = store(place);
+pub(super) fn an_unknown_entry_is_settled(target: &Target<'_>) {
+    let store = store(target);
     assert!(store.settled(ReplyId::new(), Duration::from_secs(100)).blocking().unwrap());
-    let id = created(&store, place.ticks(50));
+    let id = created(&store, target.ticks(50));
     assert!(!store.settled(id.clone(), Duration::ZERO).blocking().unwrap());
-    let waiting = Waiting::start(store.settled(id.clone(), place.ticks(3)));
-    place.pass(4);
+    let waiting = Waiting::start(store.settled(id.clone(), target.ticks(3)));
+    target.pass(4);
     assert!(!waiting.finish().unwrap(), "the wait is over, and it is still pending");
     store.resolve(id.clone(), value("1")).blocking().unwrap();
     assert!(store.settled(id, Duration::from_secs(100)).blocking().unwrap());
 }
 
-pub(super) fn one_of_many_consumers_gets_the_answer(place: &Place<'_>) {
-    let store = store(place);
-    let id = created(&store, place.ticks(1000));
+pub(super) fn one_of_many_consumers_gets_the_answer(target: &Target<'_>) {
+    let store = store(target);
+    let id = created(&store, target.ticks(1000));
     store.resolve(id.clone(), value("1")).blocking().unwrap();
     let got = AtomicUsize::new(0);
     std::thread::scope(|scope| {

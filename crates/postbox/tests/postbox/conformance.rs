@@ -249,27 +249,27 @@ struct Aws {
     suffix: &'static str,
     /// Whether queue names have a prefix, as they always have on AWS itself.
     has_prefix: bool,
-    /// Cases in which the server differs from SQS, and why.
-    differences: &'static [(&'static str, &'static str)],
+    /// Cases that fail because the server differs from SQS, each with the difference.
+    known_failures: &'static [(&'static str, &'static str)],
 }
 
 impl Aws {
     fn moto(suffix: &'static str) -> Self {
         let moto = crate::aws::moto();
-        let differences = match suffix {
+        let known_failures = match suffix {
             ".fifo" if moto.starts_with("http:") => MOTO_FIFO,
             _ => &[],
         };
         let has_prefix = suffix == ".fifo" || crate::aws::is_aws(&moto);
         let place = crate::aws::Scratch::at(&moto, &crate::aws::dynamodb(), has_prefix);
-        Aws { place, suffix, has_prefix, differences }
+        Aws { place, suffix, has_prefix, known_failures }
     }
 
     fn ministack(suffix: &'static str) -> Self {
         // Use MiniStack's own DynamoDB, so that the suite runs on two implementations.
         let ministack = crate::aws::ministack();
         let place = crate::aws::Scratch::at(&ministack, &ministack, false);
-        Aws { place, suffix, has_prefix: false, differences: &[] }
+        Aws { place, suffix, has_prefix: false, known_failures: &[] }
     }
 }
 
@@ -300,8 +300,8 @@ impl Harness for Aws {
         if self.has_prefix { crate::aws::LONGEST_UNDER_PREFIX } else { 80 }
     }
 
-    fn differs(&self, case: &str) -> Option<&'static str> {
-        self.differences.iter().find(|difference| difference.0 == case).map(|difference| difference.1)
+    fn known_failure(&self, case: &str) -> Option<&'static str> {
+        self.known_failures.iter().find(|failure| failure.0 == case).map(|failure| failure.1)
     }
 }
 
