@@ -27,7 +27,7 @@ pub(super) fn a_delivery_to_a_crashed_consumer_counts(target: &Target<'_>) {
         drop(mailbox.receive().visibility_timeout(target.ticks(2)).blocking().unwrap());
         target.pass(3);
     }
-    // Nobody ever said that it failed.
+    // Deliveries count although the consumer never called `nack`.
     assert!(receive_all(&mailbox, target).is_empty());
     assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
 }
@@ -47,7 +47,7 @@ pub(super) fn a_request_can_be_dead_lettered_and_answered_after_a_redrive(target
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
     receive_all(&mailbox, target)[0].dead_letter("try later").blocking().unwrap();
-    assert_eq!(reply.poll().blocking().unwrap(), None, "it stays pending");
+    assert_eq!(reply.poll().blocking().unwrap(), None, "the reply stays pending");
     assert_eq!(mailbox.dead_letters().redrive(10).blocking().unwrap(), 1);
     receive_all(&mailbox, target)[0].reply(&2).blocking().unwrap();
     assert_eq!(reply.wait().blocking().unwrap(), 2);
@@ -67,7 +67,7 @@ pub(super) fn dead_letters_are_redriven_and_purged(target: &Target<'_>) {
     assert_eq!(dead.redrive(1).blocking().unwrap(), 1);
     let again = receive_all(&mailbox, target);
     let seen: Vec<_> = again.iter().map(|message| (message.id.clone(), message.delivery_count)).collect();
-    assert_eq!(seen, [(ids[2].clone(), 1), (ids[0].clone(), 1)], "as if never delivered");
+    assert_eq!(seen, [(ids[2].clone(), 1), (ids[0].clone(), 1)], "a redrive resets the delivery count");
     assert_eq!(dead.purge().blocking().unwrap(), 2);
     assert_eq!(dead.count().blocking().unwrap(), 0);
     assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 2);
@@ -98,7 +98,7 @@ pub(super) fn a_released_delivery_does_not_count(target: &Target<'_>) {
         assert_eq!(message.delivery_count, 1);
         message.nack().blocking().unwrap();
     }
-    // It has been delivered as often as it may be.
+    // The mailbox allows one delivery, and that one has ended.
     assert!(receive_all(&mailbox, target).is_empty());
     assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
 }

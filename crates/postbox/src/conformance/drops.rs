@@ -1,48 +1,52 @@
-//! Operations whose future is dropped before it has answered: each is done or not done, and nothing is stranded.
+//! Operations whose future is dropped before its result. Such an operation has its complete effect
+//! or none, can be repeated, and leaves no message leased.
 
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{Bell, Target, bodies, can_delay, send_all};
+use super::{ChannelWaker, Target, bodies, can_delay, send_all};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::message::Message;
 
-/// An operation is dropped after at most this number of polls.
+/// The cases drop an operation after 0 to this many polls.
 const MOST_POLLS: usize = 3;
 
-/// Polls an operation, each time after it was woken, and drops it unless it has answered by then.
-fn abandon<O: IntoFuture>(operation: O, polls: usize) -> Option<O::Output> {
-    let (bell, woken) = mpsc::channel();
-    let waker = Waker::from(Arc::new(Bell(bell)));
+/// Polls an operation `polls` times, each time after a wake-up, and then drops it. Returns its
+/// result if it was ready.
+fn poll_and_drop<O: IntoFuture>(operation: O, polls: usize) -> Option<O::Output> {
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(ChannelWaker(sender)));
     let mut future = pin!(operation.into_future());
     for poll in 0..polls {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);
         }
         if poll + 1 < polls {
-            woken.recv_timeout(Duration::from_secs(30)).expect("it was not woken");
+            woken.recv_timeout(Duration::from_secs(30)).expect("the operation is not woken");
         }
     }
     None
 }
 
-/// Whether an act that was abandoned before is done now: by this call or by the one before.
-fn assert_done(act: &str, result: Result<(), Error>) {
-    assert!(matches!(result, Ok(()) | Err(Error::ReceiptHandleExpired { .. })), "{act}: {result:?}");
+/// Checks the result of a repeated settlement. The receipt has expired if the dropped attempt had
+/// its effect.
+fn assert_settled(operation: &str, result: Result<(), Error>) {
+    assert!(matches!(result, Ok(()) | Err(Error::ReceiptHandleExpired { .. })), "{operation}: {result:?}");
 }
 
-/// Receives and acknowledges until all of these messages were seen, in any order.
+/// Receives and acknowledges messages until these have come, in any order. Returns them in the
+/// order of their numbers.
 fn receive_each(mailbox: &Mailbox<u32, u32>, target: &Target<'_>, expected: &[u32]) -> Vec<Message<u32, u32>> {
     let mut seen = Vec::new();
     while seen.len() < expected.len() {
         let receive = mailbox.receive().max_messages(mailbox.limits().max_batch.min(10));
         let wait = target.ticks(1_000).min(mailbox.limits().max_wait);
         let batch = receive.visibility_timeout(target.ticks(100)).wait_time(wait).blocking().unwrap();
-        assert!(!batch.is_empty(), "of {expected:?} only {:?} came", bodies(&seen));
+        assert!(!batch.is_empty(), "expected {expected:?}, but only {:?} were received", bodies(&seen));
         for message in batch {
             message.acknowledge().blocking().unwrap();
             seen.push(message);
@@ -53,10 +57,10 @@ fn receive_each(mailbox: &Mailbox<u32, u32>, target: &Target<'_>, expected: &[u3
     seen
 }
 
-fn assert_counts(act: &str, mailbox: &Mailbox<u32, u32>, waiting: u64, dead: u64) {
+fn assert_counts(operation: &str, mailbox: &Mailbox<u32, u32>, total: u64, dead: u64) {
     if mailbox.limits().exact_counts {
         let counts = mailbox.counts().blocking().unwrap();
-        assert_eq!((counts.total(), counts.dead), (waiting, dead), "{act}");
+        assert_eq!((counts.total(), counts.dead), (total, dead), "{operation}");
     }
 }
 
@@ -67,7 +71,7 @@ pub(super) fn a_dropped_send_with_an_id_can_be_repeated(target: &Target<'_>) {
     }
     for (number, polls) in (0..).zip((0..=MOST_POLLS).cycle().take(20)) {
         let id = MessageId::new();
-        abandon(mailbox.send(&number).id(id.clone()), polls);
+        poll_and_drop(mailbox.send(&number).id(id.clone()), polls);
         assert_eq!(mailbox.send(&number).id(id.clone()).blocking().unwrap(), id);
         assert_eq!(receive_each(&mailbox, target, &[number])[0].id, id);
         assert_counts("send", &mailbox, 0, 0);
@@ -78,10 +82,10 @@ pub(super) fn dropped_sends_are_stored_once_or_not_at_all(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     for number in 0..20 {
         let batch = [10 * number, 10 * number + 1];
-        abandon(mailbox.send(&(10 * number + 2)), number as usize % (MOST_POLLS + 1));
-        abandon(mailbox.send_batch(&batch), number as usize % (MOST_POLLS + 1));
+        poll_and_drop(mailbox.send(&(10 * number + 2)), number as usize % (MOST_POLLS + 1));
+        poll_and_drop(mailbox.send_batch(&batch), number as usize % (MOST_POLLS + 1));
     }
-    // Others that were answered.
+    // These sends complete, so all of their messages must be received.
     send_all(&mailbox, 1_000..1_010);
     let mut seen = Vec::new();
     while !(1_000..1_010).all(|number| seen.contains(&number)) || mailbox.counts().blocking().unwrap().ready > 0 {
@@ -103,9 +107,9 @@ pub(super) fn a_dropped_receive_releases_its_messages(target: &Target<'_>) {
         send_all(&mailbox, 0..3);
         let receive = mailbox.receive().max_messages(2).visibility_timeout(target.ticks(100));
         let wait = target.ticks(round % 2 * 10).min(mailbox.limits().max_wait);
-        // An answer that came belongs to the caller.
+        // A receive that was ready in time has given its messages to this caller.
         for message in
-            abandon(receive.wait_time(wait), round as usize % (MOST_POLLS + 1)).into_iter().flatten().flatten()
+            poll_and_drop(receive.wait_time(wait), round as usize % (MOST_POLLS + 1)).into_iter().flatten().flatten()
         {
             message.release().blocking().unwrap();
         }
@@ -126,33 +130,33 @@ pub(super) fn a_dropped_settlement_has_one_effect_when_it_is_repeated(target: &T
         let again = || receive_each(&mailbox, target, &[1]).remove(0).delivery_count;
 
         let message = take();
-        abandon(message.acknowledge(), polls);
-        assert_done("acknowledge", message.acknowledge().blocking());
+        poll_and_drop(message.acknowledge(), polls);
+        assert_settled("acknowledge", message.acknowledge().blocking());
         assert_counts("acknowledge", &mailbox, 0, 0);
 
         let message = take();
-        abandon(message.nack(), polls);
-        assert_done("nack", message.nack().blocking());
+        poll_and_drop(message.nack(), polls);
+        assert_settled("nack", message.nack().blocking());
         assert_eq!(again(), 2, "nack");
 
         let message = take();
-        abandon(message.release(), polls);
-        assert_done("release", message.release().blocking());
+        poll_and_drop(message.release(), polls);
+        assert_settled("release", message.release().blocking());
         let count = again();
         assert!(count == 1 || !mailbox.limits().exact_deliveries, "release: {count}");
 
         let message = take();
-        abandon(message.extend_visibility(target.ticks(200)), polls);
+        poll_and_drop(message.extend_visibility(target.ticks(200)), polls);
         message.extend_visibility(target.ticks(200)).blocking().unwrap();
         assert_counts("extend", &mailbox, 1, 0);
         message.acknowledge().blocking().unwrap();
 
         let message = take();
-        abandon(message.dead_letter("by request"), polls);
-        assert_done("dead_letter", message.dead_letter("by request").blocking());
+        poll_and_drop(message.dead_letter("by request"), polls);
+        assert_settled("dead_letter", message.dead_letter("by request").blocking());
         assert_counts("dead_letter", &mailbox, 0, 1);
 
-        abandon(mailbox.dead_letters().redrive(1), polls);
+        poll_and_drop(mailbox.dead_letters().redrive(1), polls);
         mailbox.dead_letters().redrive(1).blocking().unwrap();
         again();
         assert_counts("redrive", &mailbox, 0, 0);
@@ -165,18 +169,18 @@ pub(super) fn a_dropped_cancel_purge_or_delete_can_be_repeated(target: &Target<'
         let mailbox: Mailbox<u32, u32> = target.mailbox();
         if mailbox.limits().cancel && can_delay(&mailbox, target) {
             let id = mailbox.send(&1).delay(target.ticks(100)).blocking().unwrap();
-            abandon(mailbox.cancel(&id), polls);
+            poll_and_drop(mailbox.cancel(&id), polls);
             mailbox.cancel(&id).blocking().unwrap();
             assert_counts("cancel", &mailbox, 0, 0);
         }
         if mailbox.limits().purge_cooldown.is_none() {
             send_all(&mailbox, 0..3);
-            abandon(mailbox.purge(), polls);
+            poll_and_drop(mailbox.purge(), polls);
             mailbox.purge().blocking().unwrap();
             assert_counts("purge", &mailbox, 0, 0);
         }
-        abandon(mailbox.create(), polls);
-        abandon(mailbox.delete(), polls);
+        poll_and_drop(mailbox.create(), polls);
+        poll_and_drop(mailbox.delete(), polls);
         mailbox.delete().blocking().unwrap();
     }
 }
@@ -185,20 +189,20 @@ pub(super) fn a_dropped_request_or_answer_can_be_repeated(target: &Target<'_>) {
     for polls in 0..=MOST_POLLS {
         let mailbox: Mailbox<u32, u32> = target.mailbox();
         let request = |number: &u32| mailbox.send_expecting_reply(number).reply_timeout(target.ticks(500));
-        abandon(request(&0), polls);
+        poll_and_drop(request(&0), polls);
         let reply = request(&1).blocking().unwrap();
-        // That of the dropped request is there or not, and can be answered if it is.
+        // The message of the dropped request may have been stored. If so, it can be answered too.
         let mut is_answered = false;
         while !is_answered {
             let wait = target.ticks(1_000).min(mailbox.limits().max_wait);
             let received = mailbox.receive().visibility_timeout(target.ticks(100)).wait_time(wait).blocking().unwrap();
-            assert!(!received.is_empty(), "the request does not come");
+            assert!(!received.is_empty(), "the request is not delivered");
             for message in received {
-                abandon(message.reply(&(10 + message.body)), polls);
+                poll_and_drop(message.reply(&(10 + message.body)), polls);
                 let answer = message.reply(&(10 + message.body)).blocking();
                 let is_done = match &answer {
                     Ok(()) | Err(Error::ReceiptHandleExpired { .. } | Error::ReplyAlreadySent { .. }) => true,
-                    // The dropped request was taken back with its reply.
+                    // Dropping the request deleted its reply.
                     Err(Error::ReplyExpired { .. }) => message.body == 0,
                     Err(_) => false,
                 };
@@ -206,14 +210,14 @@ pub(super) fn a_dropped_request_or_answer_can_be_repeated(target: &Target<'_>) {
                 is_answered |= message.body == 1;
             }
         }
-        abandon(reply.is_ready(), polls);
-        // What a dropped wait took is kept for the next one.
-        abandon(reply.wait(), polls);
-        abandon(reply.poll(), polls);
+        poll_and_drop(reply.is_ready(), polls);
+        // If a dropped wait has consumed the reply, the handle keeps it for the next wait.
+        poll_and_drop(reply.wait(), polls);
+        poll_and_drop(reply.poll(), polls);
         assert_eq!(reply.wait().blocking().unwrap(), 11);
 
         let reply = request(&2).blocking().unwrap();
-        abandon(reply.cancel(), polls);
+        poll_and_drop(reply.cancel(), polls);
         reply.cancel().blocking().unwrap();
         assert!(reply.is_cancelled().blocking().unwrap());
         mailbox.delete().blocking().unwrap();

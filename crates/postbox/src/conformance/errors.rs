@@ -1,4 +1,4 @@
-//! What is out of range.
+//! Refused parameters. Each error names the parameter, the value and the limit.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Json, Raw};
 
-/// The error names the parameter, the value and the limit.
+/// Checks that an error names the parameter, and contains the value and the limit.
 fn assert_invalid<T: std::fmt::Debug>(result: Result<T, Error>, about: &str, value: &str, limit: &str) {
     match result {
         Err(Error::InvalidParameter { parameter, value: given, limit: allowed }) => {
@@ -50,7 +50,7 @@ pub(super) fn durations_beyond_the_limit_are_refused(target: &Target<'_>) {
     let (value, limit) = (seconds(more(longest)), seconds(longest));
     assert_invalid(mailbox.receive().wait_time(more(longest)).blocking(), "wait_time", &value, &limit);
     assert_invalid(mailbox.send(&1).delay(Duration::MAX).blocking(), "delay", "", "");
-    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "nothing was stored by a refused send");
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "a refused send stores nothing");
     message.acknowledge().blocking().unwrap();
 }
 
@@ -67,10 +67,10 @@ pub(super) fn batches_beyond_the_limit_are_refused(target: &Target<'_>) {
 }
 
 pub(super) fn messages_beyond_the_limit_are_refused(target: &Target<'_>) {
-    // A place without a limit has that of portable programs.
+    // If the backend has no limit, the portable limit applies.
     let typed: Mailbox<u32, u32> =
         target.mailbox_with(|options| options.portable_limits(target.limits().max_message_size.is_none()));
-    let most = typed.limits().max_message_size.expect("there is a limit now");
+    let most = typed.limits().max_message_size.expect("portable limits have a largest message");
     let mailbox: Mailbox<Vec<u8>, (), Raw> = typed.untyped().typed();
     let (value, limit) = ((most + 1).to_string(), most.to_string());
     assert_invalid(mailbox.send(&vec![0; most + 1]).blocking(), "message size", &value, &limit);
@@ -126,7 +126,7 @@ pub(super) fn settings_out_of_range_are_refused(target: &Target<'_>) {
         let opened = change(target.connection.clone()).mailbox::<u32, u32, crate::mailbox::codec::Json>(&target.name());
         match opened {
             Err(Error::InvalidParameter { parameter, .. }) => assert_eq!(parameter, name),
-            // The place has no such setting at all.
+            // The backend does not support the setting.
             Err(Error::Unsupported { .. }) => {}
             other => panic!("{name}: {other:?}"),
         }
@@ -135,7 +135,7 @@ pub(super) fn settings_out_of_range_are_refused(target: &Target<'_>) {
     if !limits.max_size || limits.deduplication_window.is_some() || !limits.deduplication {
         return;
     }
-    // The longest and the largest work.
+    // The largest allowed values work.
     let mailbox: Mailbox<u32, u32> = target.mailbox_with(|options| {
         options.max_size(1 << 40).max_deliveries(1_000_000).deduplication_window(LONGEST).idle_expiry(LONGEST)
     });

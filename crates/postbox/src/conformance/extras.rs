@@ -1,4 +1,4 @@
-//! Deduplication, groups, expiry, cancelling.
+//! Optional features: deduplication, groups, expiry, cancelling, idle mailboxes.
 
 use super::{Target, Waiting, bodies, receive_all, send_all};
 use crate::error::Error;
@@ -18,13 +18,13 @@ pub(super) fn a_deduplication_id_is_one_message_within_the_window(target: &Targe
         return assert_unsupported(send(1));
     }
     let first = send(1).unwrap();
-    assert_eq!(send(2).unwrap(), first, "the retry is the same message");
+    assert_eq!(send(2).unwrap(), first, "a repeated send returns the id of the first message");
     let other = mailbox.send(&3).deduplication_id("order-8").blocking().unwrap();
     assert_ne!(other, first);
     let received = receive_all(&mailbox, target);
     assert_eq!(bodies(&received), [1, 3]);
     mailbox.acknowledge_batch(&received).blocking().unwrap();
-    assert_eq!(send(4).unwrap(), first, "also when the first one is done");
+    assert_eq!(send(4).unwrap(), first, "the window goes on after the first message is acknowledged");
     if !can_be_set {
         return assert!(receive_all(&mailbox, target).is_empty());
     }
@@ -45,7 +45,7 @@ pub(super) fn a_group_is_delivered_in_order_one_at_a_time(target: &Target<'_>) {
     let mut seen = Vec::new();
     let mut leased = receive_all(&mailbox, target);
     while !leased.is_empty() {
-        // While a message of a group is leased, no other of it is delivered to anybody.
+        // While a message of a group is leased, no other message of the group is delivered.
         assert!(receive_all(&mailbox, target).is_empty());
         for message in leased {
             message.acknowledge().blocking().unwrap();
@@ -68,12 +68,12 @@ pub(super) fn a_group_waits_for_its_returned_message(target: &Target<'_>) {
     let first = mailbox.receive().visibility_timeout(target.ticks(100)).blocking().unwrap().remove(0);
     assert_eq!(first.body, 1);
     first.nack().visibility_timeout(target.ticks(3)).blocking().unwrap();
-    assert!(receive_all(&mailbox, target).is_empty(), "the group waits");
+    assert!(receive_all(&mailbox, target).is_empty(), "the group waits for its first message");
     send_all(&mailbox, [9]);
-    assert_eq!(bodies(&receive_all(&mailbox, target)), [9], "others do not");
+    assert_eq!(bodies(&receive_all(&mailbox, target)), [9], "messages without a group do not wait");
     target.pass(4);
     let again = mailbox.receive().blocking().unwrap().remove(0);
-    assert_eq!((again.body, again.delivery_count), (1, 2), "it kept its place");
+    assert_eq!((again.body, again.delivery_count), (1, 2), "the returned message is still the first of its group");
     again.acknowledge().blocking().unwrap();
     assert_eq!(bodies(&receive_all(&mailbox, target)), [2]);
 }
@@ -96,7 +96,7 @@ pub(super) fn a_message_expires_unless_it_is_leased(target: &Target<'_>) {
     let leased = mailbox.receive().visibility_timeout(target.ticks(100)).blocking().unwrap().remove(0);
     target.pass(6);
     leased.nack().blocking().unwrap();
-    assert!(receive_all(&mailbox, target).is_empty(), "it came back too late");
+    assert!(receive_all(&mailbox, target).is_empty(), "a message that expires during its lease is not delivered again");
 }
 
 pub(super) fn a_wait_wakes_when_an_expiry_frees_a_group(target: &Target<'_>) {
@@ -124,7 +124,7 @@ pub(super) fn a_delayed_message_can_be_cancelled_until_it_is_visible(target: &Ta
     assert!(!mailbox.cancel(&id).blocking().unwrap());
     let late = mailbox.send(&2).delay(target.ticks(3)).blocking().unwrap();
     target.pass(4);
-    assert!(!mailbox.cancel(&late).blocking().unwrap(), "it is visible");
+    assert!(!mailbox.cancel(&late).blocking().unwrap(), "a message that has become visible cannot be cancelled");
     let visible = mailbox.send(&3).blocking().unwrap();
     assert!(!mailbox.cancel(&visible).blocking().unwrap());
     assert_eq!(bodies(&receive_all(&mailbox, target)), [2, 3]);

@@ -1,4 +1,4 @@
-//! The least and the most that each option takes: 0, 1, the limit, more than the limit, `MAX`.
+//! Extreme values of every option: 0, 1, the limit, more than the limit, `MAX`.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::ReplyId;
 use crate::reply::store::ReplyState;
 
-/// 0, a limit, more than the limit, and `MAX`. Where time costs nothing, also what lies beside them.
+/// The durations to test: 0, the limit, more than the limit, and `MAX`. If the test sets the clock,
+/// also values next to 0 and to the limit.
 fn durations(target: &Target<'_>, limit: Duration) -> Vec<Duration> {
     let nano = Duration::from_nanos(1);
     let mut durations = vec![Duration::ZERO, limit, limit.saturating_add(nano), Duration::MAX];
@@ -22,7 +23,8 @@ fn durations(target: &Target<'_>, limit: Duration) -> Vec<Duration> {
     durations
 }
 
-/// It is done if the value is within the limit, and refused by name if not.
+/// Checks that an operation succeeded if the value is within the limit, and that its error names
+/// the parameter if not.
 fn assert_in_limit<T: Debug>(
     outcome: Result<T, Error>,
     parameter: &str,
@@ -48,10 +50,10 @@ pub(super) fn sends_accept_any_delay_and_expiry_within_their_limits(target: &Tar
             let millisecond = Duration::from_millis(1);
             if delay > millisecond {
                 target.harness.advance(delay - millisecond);
-                assert!(receive_all(&mailbox, target).is_empty(), "{delay:?} are not over");
+                assert!(receive_all(&mailbox, target).is_empty(), "visible before its delay of {delay:?}");
             }
             target.harness.advance(millisecond * 2);
-            assert_eq!(bodies(&receive_all(&mailbox, target)), [1], "{delay:?} are over");
+            assert_eq!(bodies(&receive_all(&mailbox, target)), [1], "not visible after its delay of {delay:?}");
         }
     }
     if !limits.expiry {
@@ -63,7 +65,7 @@ pub(super) fn sends_accept_any_delay_and_expiry_within_their_limits(target: &Tar
         let is_sent = assert_in_limit(sent, "expires_in", expiry, limits.max_delay).is_some();
         if is_sent && target.harness.is_exact() {
             target.harness.advance(expiry.saturating_add(Duration::from_millis(2)));
-            assert!(receive_all(&mailbox, target).is_empty(), "{expiry:?} are over");
+            assert!(receive_all(&mailbox, target).is_empty(), "delivered after its expiry of {expiry:?}");
         }
         mailbox.send(&2).blocking().unwrap();
         assert_eq!(bodies(&receive_all(&mailbox, target)).last(), Some(&2));
@@ -89,7 +91,8 @@ pub(super) fn leases_accept_any_length_within_their_limit(target: &Target<'_>) {
         let other: Mailbox<u32, u32> = target.mailbox();
         other.send(&2).blocking().unwrap();
         let message = receive_all(&other, target).remove(0);
-        // SQS counts a lease from the first moment on, with all its extensions.
+        // On SQS the limit is for the whole lease, from the receive on, so SQS may refuse an
+        // extension by the limit.
         for outcome in
             [message.extend_visibility(length).blocking(), message.nack().visibility_timeout(length).blocking()]
         {
@@ -141,7 +144,7 @@ pub(super) fn maximum_numbers_of_any_size_are_accepted_or_refused(target: &Targe
         let received = mailbox.receive().max_messages(max).blocking();
         let is_allowed = (1..=limits.max_batch).contains(&max);
         assert_eq!(received.is_ok(), is_allowed, "{max}: {received:?}");
-        let store = target.connection.reply_store().expect("the place keeps replies");
+        let store = target.connection.reply_store().expect("the suite needs a reply store");
         assert!(store.scan_expired(max).blocking().is_ok() && store.cleanup_expired(max).blocking().is_ok(), "{max}");
     }
 }
@@ -174,7 +177,7 @@ pub(super) fn texts_of_any_kind_are_kept_or_refused(target: &Target<'_>) {
 
 pub(super) fn headers_are_bounded_in_number_and_size(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
-    // The content type is a header, too.
+    // One header is the content type.
     let with = |many: usize| (1..many).fold(mailbox.send(&1), |send, at| send.attribute(format!("a{at}"), "x"));
     mailbox.send(&1).delay(Duration::ZERO).blocking().unwrap();
     with(MAX_HEADERS).blocking().unwrap();
@@ -200,7 +203,8 @@ pub(super) fn headers_are_bounded_in_number_and_size(target: &Target<'_>) {
     assert_eq!(many, [0, MAX_HEADERS - 1]);
 }
 
-/// Only a [`Mailbox`] checks durations. A caller of the backend itself can pass any.
+/// [`Mailbox`] refuses durations beyond the limits. A backend must accept them from callers that
+/// use it directly.
 pub(super) fn a_backend_without_limits_accepts_any_duration(target: &Target<'_>) {
     if target.limits().max_delay < Limits::LONGEST {
         return;
@@ -223,7 +227,7 @@ pub(super) fn a_backend_without_limits_accepts_any_duration(target: &Target<'_>)
         // The mailbox still works.
         bytes.send_one(message()).blocking().unwrap();
         assert_eq!(bytes.receive(Receive { visibility: Duration::ZERO, ..request }).blocking().unwrap().len(), 1);
-        let replies = target.connection.reply_store().expect("the place keeps replies");
+        let replies = target.connection.reply_store().expect("the suite needs a reply store");
         let id = ReplyId::new();
         assert!(replies.create(id.clone(), long).blocking().unwrap());
         assert!(replies.get(id).blocking().unwrap().is_some_and(|entry| entry.state == ReplyState::Pending));

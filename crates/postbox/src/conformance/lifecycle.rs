@@ -1,4 +1,4 @@
-//! Counting, purging, looking, making, removing, closing.
+//! Operations on a whole mailbox: counts, purge, peek, create, delete, list, close, settings.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) fn counts_are_by_state(target: &Target<'_>) {
     leased[0].acknowledge().blocking().unwrap();
     leased[1].nack().visibility_timeout(target.ticks(50)).blocking().unwrap();
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(3, 2, 0, 0));
-    // Time alone moves messages, and the counts know.
+    // The counts include the end of a lease, without a receive after it.
     let _dying = mailbox.receive().visibility_timeout(target.ticks(5)).blocking().unwrap();
     target.pass(6);
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(3, 2, 0, 0));
@@ -70,14 +70,14 @@ pub(super) fn handles_of_one_name_share_a_mailbox(target: &Target<'_>) {
     let two: Mailbox<u32, u32> = target.connection.mailbox(&name).unwrap();
     one.create().blocking().unwrap();
     send_all(&one, [5]);
-    // What is in it outlives the handle.
+    // The message outlives the handle that sent it.
     drop(one);
     let message = two.receive().blocking().unwrap().remove(0);
     assert_eq!(message.body, 5);
     message.acknowledge().blocking().unwrap();
     let other: Mailbox<u32, u32> = target.mailbox();
     send_all(&two, [6]);
-    assert!(receive_all(&other, target).is_empty(), "another name is another mailbox");
+    assert!(receive_all(&other, target).is_empty(), "another name is a different mailbox");
 }
 
 pub(super) fn a_mailbox_is_created_and_deleted(target: &Target<'_>) {
@@ -87,7 +87,7 @@ pub(super) fn a_mailbox_is_created_and_deleted(target: &Target<'_>) {
     receive_all(&mailbox, target)[0].dead_letter("x").blocking().unwrap();
     mailbox.delete().blocking().unwrap();
     mailbox.delete().blocking().unwrap();
-    // Some places want a rest in between.
+    // A backend may refuse to create a mailbox for a while after its deletion, as SQS does.
     while let Err(error) = mailbox.create().blocking() {
         assert!(error.is_transient(), "{error:?}");
         target.pass(1);
@@ -115,7 +115,7 @@ pub(super) fn closing_affects_only_a_handle_and_its_clones(target: &Target<'_>) 
     let clone = mailbox.clone();
     let waiting = Waiting::start(mailbox.receive().wait_time(Duration::from_secs(20)));
     clone.close();
-    assert!(waiting.finish().unwrap().is_empty(), "who waits returns with nothing");
+    assert!(waiting.finish().unwrap().is_empty(), "closing wakes a waiting receive, which returns no messages");
     assert!(mailbox.is_closed() && !other.is_closed());
     assert!(matches!(mailbox.send(&1).blocking(), Err(Error::Closed { .. })));
     assert!(matches!(mailbox.send_batch(&[1]).blocking(), Err(Error::Closed { .. })));
@@ -167,7 +167,7 @@ pub(super) fn the_last_settings_of_a_mailbox_apply(target: &Target<'_>) {
         target.connection.clone().max_deliveries(most).mailbox::<u32, u32, crate::mailbox::codec::Json>(&name).unwrap()
     };
     let mut open_handles = Vec::new();
-    // Counted, not purged: SQS allows one purge a minute.
+    // The dead letters are counted and not purged, because SQS allows only one purge a minute.
     for (dead, most) in (0..).zip([2, 3, 2, 1, 2]) {
         let mailbox = open(most);
         mailbox.create().blocking().unwrap();

@@ -1,6 +1,7 @@
-//! The conformance suite: what every backend does, as tests. Feature `conformance`.
+//! The conformance suite: tests of the [contract of a backend](crate::backend). Feature
+//! `conformance`.
 //!
-//! Whoever writes a backend implements a [`Harness`] and expands the one list of cases to a test each:
+//! The author of a backend implements [`Harness`], and expands the list of cases to one test each:
 //!
 //! ```
 //! use postbox::conformance::Harness;
@@ -28,7 +29,7 @@
 //!     }
 //! }
 //!
-//! // In a test module: one test per case.
+//! // In a test module: one test for each case.
 //! mod fake {
 //!     use super::*;
 //!     postbox::conformance_tests!(Fake(FakeBackend::new()));
@@ -41,8 +42,8 @@
 //! # }
 //! ```
 //!
-//! Cases ask the backend's [`Limits`], never its name. Where a feature is not there, the case checks that the
-//! refusal is clear.
+//! A case reads the backend's [`Limits`], never its name. Where the limits say that a feature is
+//! missing, the case checks for the right error instead.
 
 mod dead_letters;
 mod drops;
@@ -71,35 +72,39 @@ use crate::mailbox::codec::Json;
 use crate::mailbox::connection::Connection;
 use crate::mailbox::id::new_uuid;
 
-/// What the suite needs of a backend.
+/// Gives the suite a backend to test, and control over its time.
 pub trait Harness: Send + Sync {
-    /// A connection to the place. The suite makes mailboxes with new names in it.
+    /// A connection to the backend. The suite creates mailboxes with new names in it. All
+    /// connections of one harness reach the same mailboxes.
     fn connect(&self) -> Connection;
 
-    /// Lets so much time pass in the place: moves its clock, or waits.
+    /// Lets this much time pass for the backend: moves its clock, or sleeps.
     fn advance(&self, by: Duration);
 
-    /// The unit of time of the cases: leases and delays are a few of these. Longer than the place takes for a dozen
-    /// operations.
+    /// The unit of time of the cases: leases and delays last a few ticks. A tick must be longer
+    /// than a dozen operations take.
     fn tick(&self) -> Duration;
 
-    /// What the names of its mailboxes end with, where that means something.
+    /// The end of the names of all mailboxes, for a backend that gives it a meaning, as SQS does to
+    /// `.fifo`.
     fn suffix(&self) -> &'static str {
         ""
     }
 
-    /// How long a name may be. Less than anywhere where the place writes something before it.
+    /// The longest name of a mailbox. A backend that adds a prefix to names allows fewer characters
+    /// than others.
     fn longest_name(&self) -> usize {
         80
     }
 
-    /// Why the place under test, which stands for another, does not do what a case says. Such a case has to fail: if it does not,
-    /// the place has been mended, and this is to be taken back.
+    /// Why a case fails on the server under test, if that server only emulates another one. [`run`]
+    /// panics if the case passes, because the entry is then out of date.
     fn known_failure(&self, _case: &str) -> Option<&'static str> {
         None
     }
 
-    /// Whether time stands still unless it is advanced, so that deadlines can be met to the nanosecond.
+    /// Whether time stands still between calls of [`advance`](Self::advance), so that the cases can
+    /// reach a deadline exactly.
     fn is_exact(&self) -> bool {
         false
     }
@@ -108,7 +113,8 @@ pub trait Harness: Send + Sync {
 /// One case.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// `verb::what_holds`.
+    /// The verb and the behaviour that the case checks, such as
+    /// `settle::a_lease_ends_at_its_deadline`.
     pub name: &'static str,
     case: fn(&Target<'_>),
 }
@@ -119,7 +125,7 @@ impl std::fmt::Debug for Case {
     }
 }
 
-/// The one list. `$callback` gets it after its own arguments.
+/// The list of all cases. Calls the macro `$callback` with the given arguments and then the list.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_list {
@@ -271,8 +277,8 @@ macro_rules! __conformance_list {
     };
 }
 
-/// Expands the conformance suite to one `#[test]` per case: `postbox::conformance_tests!(harness)`. The expression is
-/// evaluated in each test.
+/// Expands the conformance suite to one `#[test]` for each case:
+/// `postbox::conformance_tests!(harness)`. Each test evaluates the expression `harness`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($harness:expr) => {
@@ -304,7 +310,7 @@ macro_rules! __conformance_tests {
 #[macro_export]
 macro_rules! __conformance_cases {
     (() $($verb:ident { $($case:ident,)* })*) => {
-        /// Every case.
+        /// All cases.
         pub const CASES: &[Case] =
             &[$($(Case { name: concat!(stringify!($verb), "::", stringify!($case)), case: $verb::$case },)*)*];
     };
@@ -312,10 +318,11 @@ macro_rules! __conformance_cases {
 
 __conformance_list!(__conformance_cases!());
 
-/// Runs one case, by its name.
+/// Runs the case with this name.
 ///
 /// # Panics
-/// If the backend does not do as it should, or if there is no such case.
+/// If the backend does not behave as the case requires, if the case passes although it is a
+/// [known failure](Harness::known_failure), or if there is no such case.
 pub fn run(harness: &dyn Harness, name: &str) {
     let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("there is no case {name:?}"));
     let target = Target { harness, connection: harness.connect() };
@@ -323,7 +330,7 @@ pub fn run(harness: &dyn Harness, name: &str) {
         None => (case.case)(&target),
         Some(reason) => {
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (case.case)(&target)));
-            assert!(outcome.is_err(), "{name} holds, although it is said that: {reason}");
+            assert!(outcome.is_err(), "{name} passes, but is listed as a known failure: {reason}");
         }
     }
 }
@@ -335,12 +342,12 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// A name that nobody has used.
+    /// A new name.
     fn name(&self) -> String {
         format!("conformance-{}{}", new_uuid().simple(), self.harness.suffix())
     }
 
-    /// A new mailbox.
+    /// Creates a mailbox with a new name.
     fn mailbox<T, R>(&self) -> Mailbox<T, R> {
         self.mailbox_with(|options| options)
     }
@@ -356,15 +363,14 @@ impl Target<'_> {
         *mailbox.limits()
     }
 
-    /// Whether the backend can remove idle mailboxes.
-    fn keeps_idle_expiry(&self) -> bool {
+    /// Whether the backend can delete idle mailboxes.
+    fn supports_idle_expiry(&self) -> bool {
         let opened = self.connection.clone().idle_expiry(Limits::LONGEST).mailbox::<(), (), Json>(&self.name());
         !matches!(opened, Err(Error::Unsupported { .. }))
     }
 
-    /// The duration of a number of ticks.
-    fn ticks(&self, many: u32) -> Duration {
-        self.harness.tick() * many
+    fn ticks(&self, count: u32) -> Duration {
+        self.harness.tick() * count
     }
 
     fn pass(&self, ticks: u32) {
@@ -372,14 +378,13 @@ impl Target<'_> {
     }
 }
 
-/// Sends numbers, one after the other.
 fn send_all(mailbox: &Mailbox<u32, u32>, numbers: impl IntoIterator<Item = u32>) {
     for number in numbers {
         mailbox.send(&number).blocking().unwrap();
     }
 }
 
-/// Receives what is there.
+/// Receives one batch of messages, without waiting for any.
 fn receive_all(mailbox: &Mailbox<u32, u32>, target: &Target<'_>) -> Vec<crate::Message<u32, u32>> {
     mailbox
         .receive()
@@ -389,7 +394,7 @@ fn receive_all(mailbox: &Mailbox<u32, u32>, target: &Target<'_>) -> Vec<crate::M
         .unwrap()
 }
 
-/// Whether messages can be delayed here one by one. Where they cannot, that is said.
+/// Whether a single message can be delayed. If not, checks that a delay is refused.
 fn can_delay(mailbox: &Mailbox<u32, u32>, target: &Target<'_>) -> bool {
     if !mailbox.limits().max_delay.is_zero() {
         return true;
@@ -407,28 +412,29 @@ fn assert_expired(result: Result<(), Error>) {
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
 }
 
-/// An operation that waits, and a waker that tells.
+/// An operation that is waiting, and a channel that receives its wake-ups.
 struct Waiting<T> {
     future: Pin<Box<dyn Future<Output = T>>>,
     waker: Waker,
     woken: mpsc::Receiver<()>,
 }
 
-struct Bell(mpsc::Sender<()>);
+/// A waker that sends each wake-up to a channel.
+struct ChannelWaker(mpsc::Sender<()>);
 
-impl Wake for Bell {
+impl Wake for ChannelWaker {
     fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
     }
 }
 
 impl<T> Waiting<T> {
-    /// Starts it; it must have to wait.
+    /// Starts an operation, which must not be ready at its first poll.
     fn start(operation: impl IntoFuture<Output = T> + 'static) -> Self {
-        let (bell, woken) = mpsc::channel();
-        let waker = Waker::from(Arc::new(Bell(bell)));
+        let (sender, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(ChannelWaker(sender)));
         let mut waiting = Waiting { future: Box::pin(operation.into_future()), waker, woken };
-        assert!(waiting.poll().is_none(), "there was nothing to wait for");
+        assert!(waiting.poll().is_none(), "the operation is ready at once instead of waiting");
         waiting
     }
 
@@ -439,10 +445,10 @@ impl<T> Waiting<T> {
         }
     }
 
-    /// Waits until it is woken, and only then looks.
+    /// Polls the operation after each wake-up until it is ready.
     fn finish(mut self) -> T {
         loop {
-            self.woken.recv_timeout(Duration::from_secs(30)).expect("it was not woken");
+            self.woken.recv_timeout(Duration::from_secs(30)).expect("the operation is not woken");
             if let Some(output) = self.poll() {
                 return output;
             }

@@ -15,13 +15,14 @@ use crate::mailbox::message::Message;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// With an id of the caller's own, the body is one of a few, so that sends are repeated.
+    /// `chosen` is an id and a body that the caller chooses, each from a small range, so that sends
+    /// repeat.
     Send {
         delay: u32,
         expiry: Option<u32>,
         group: Option<u8>,
         deduplication: Option<u8>,
-        own: Option<(u8, u8)>,
+        chosen: Option<(u8, u8)>,
     },
     Receive {
         max: usize,
@@ -33,35 +34,37 @@ enum Operation {
     Extend(usize, u32),
     DeadLetter(usize),
     Cancel(usize),
-    /// A dead letter by the id of a message.
+    /// Redrives a dead letter by its message id.
     RedriveOne(usize),
     Redrive(usize),
     Purge,
     PurgeDeadLetters,
-    /// Removes the mailbox; the next send makes it anew.
+    /// Deletes the mailbox. The next send creates it again.
     Delete,
     /// Opens the mailbox with these settings.
     Configure(Settings),
     Pass(u32),
 }
 
-/// What a handle says of the mailbox: all of it, so that it does not matter what others said before.
+/// The settings with which a handle opens the mailbox. They are always complete, so no earlier
+/// setting remains.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     max_size: usize,
     max_deliveries: u32,
     window: Window,
-    /// Whether the mailbox would go after the longest time without use.
+    /// Whether the idle expiry is set, to the longest allowed duration.
     expires_idle: bool,
 }
 
-/// For how long a deduplication id is remembered.
+/// The deduplication window.
 #[derive(Clone, Copy, Debug)]
 enum Window {
     Ticks(u32),
-    /// The longest that is allowed.
+    /// The longest allowed duration.
     Longest,
-    /// Longer than is allowed, for this or for the time without use: the mailbox is not opened, and its settings stay.
+    /// A window or an idle expiry beyond its limit. Opening the mailbox fails, and its settings
+    /// stay as they were.
     TooLong,
 }
 
@@ -89,8 +92,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         prop::option::weighted(0.2, (0u8..3, 0u8..2)),
     );
     prop_oneof![
-        10 => send.prop_map(|(delay, expiry, group, deduplication, own)| {
-            Operation::Send { delay, expiry, group, deduplication, own }
+        10 => send.prop_map(|(delay, expiry, group, deduplication, chosen)| {
+            Operation::Send { delay, expiry, group, deduplication, chosen }
         }),
         8 => (1usize..5, 0u32..8).prop_map(|(max, visibility)| Operation::Receive { max, visibility }),
         6 => any::<usize>().prop_map(Operation::Acknowledge),
@@ -111,22 +114,26 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Does a number of sequences of random operations, each on a new mailbox, and compares every answer with the ledger's.
+/// Runs `cases` sequences of random operations, each on a new mailbox, and compares every result
+/// with the ledger's.
 ///
 /// # Panics
-/// If the backend does not do as the ledger, with the shortest sequence of operations that shows it.
+/// If a result differs. The message has the shortest sequence of operations that still shows the
+/// difference.
 pub fn property(harness: &dyn Harness, cases: u32) {
     let connection = harness.connect();
-    assert_eq!(connection.limits().ordering, Ordering::Fifo, "the ledger is first in, first out");
+    assert_eq!(connection.limits().ordering, Ordering::Fifo, "the property test needs a backend with Ordering::Fifo");
     let target = Target { harness, connection };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let sequences = (prop::collection::vec(operation(), 0..60), settings());
     let result = TestRunner::new(config).run(&sequences, |(operations, settings)| {
         let mut schedule = Schedule { target: &target, start: Instant::now(), ticks: 0, drift: Vec::new() };
         let result = check(&mut schedule, &operations, settings);
-        // What a machine that stood still for a while shows is nothing that the backend did.
+        // After a pause of the whole machine, a difference does not show a fault of the backend.
         match result {
-            Err(TestCaseError::Fail(_)) if schedule.is_late() => Err(TestCaseError::reject("too slow for its ticks")),
+            Err(TestCaseError::Fail(_)) if schedule.is_late() => {
+                Err(TestCaseError::reject("the operations took longer than their ticks"))
+            }
             result => result,
         }
     });
@@ -135,16 +142,16 @@ pub fn property(harness: &dyn Harness, cases: u32) {
     }
 }
 
-/// Lets time pass, and notes by how much more passed than was asked for.
+/// Lets time pass, and records by how much the real time is ahead of the ticks.
 struct Schedule<'a> {
     target: &'a Target<'a>,
     start: Instant,
     ticks: u32,
-    /// By how much it was late, at which tick.
+    /// The ticks that had passed, and by how much the real time was ahead of them.
     drift: Vec<(u32, Duration)>,
 }
 
-/// No delay is longer than this number of ticks.
+/// The operations use no longer duration than this number of ticks.
 const LONGEST: u32 = 13;
 
 impl Schedule<'_> {
@@ -154,7 +161,8 @@ impl Schedule<'_> {
         self.drift.push((self.ticks, self.start.elapsed().saturating_sub(self.target.ticks(self.ticks))));
     }
 
-    /// Whether some operation may have met a deadline that the oracle puts after it: between the two most of a tick was lost.
+    /// Whether an operation may have come after a deadline that is still ahead for the oracle:
+    /// whether more than half a tick was lost within the longest duration.
     fn is_late(&self) -> bool {
         let now = (self.ticks, self.start.elapsed().saturating_sub(self.target.ticks(self.ticks)));
         let most = self.target.ticks(1) / 2;
@@ -167,9 +175,11 @@ impl Schedule<'_> {
     }
 }
 
-/// How many units of the oracle's time a tick is. Where time runs by itself, what is due after some ticks is due half a tick
-/// earlier for the oracle, so that no operation meets a deadline; and what a later operation sets is due a little later, since
-/// operations come later than they should, each a little more than the one before.
+/// The length of a tick in the oracle's unit of time.
+///
+/// If the test does not set the clock, the oracle's deadlines are half a tick earlier, so that no
+/// operation falls on a deadline. A deadline that a later operation sets is one unit later for each
+/// operation before it, because each operation runs a little later than the one before.
 const TICK: u64 = 1_000;
 
 struct Oracle {
@@ -177,32 +187,34 @@ struct Oracle {
     now: u64,
 }
 
-/// The ids that callers choose, as the oracle numbers them; the others have the number of their operation.
-const OWN_IDS: u128 = 10_000;
+/// The oracle's numbers of ids that callers choose start here. Other ids have the number of their
+/// operation.
+const CHOSEN_IDS: u128 = 10_000;
 
-/// What sends were answered, by operation.
+/// The message ids that the sends returned.
 struct Ids {
+    /// By the number of the operation. Operations that are not sends have an unused id.
     sent: Vec<MessageId>,
-    /// Makes the caller's own ids of one mailbox.
+    /// The first of the ids that callers choose for this mailbox.
     first: u128,
 }
 
 impl Ids {
-    /// The id that the oracle has as a number.
+    /// The message id of a number of the oracle.
     fn of(&self, number: u128) -> MessageId {
-        match number.checked_sub(OWN_IDS) {
-            Some(own) => MessageId::from_u128(self.first + own),
+        match number.checked_sub(CHOSEN_IDS) {
+            Some(chosen) => MessageId::from_u128(self.first + chosen),
             None => self.sent[number as usize].clone(),
         }
     }
 
-    /// The oracle's number of the id that was the answer to some operation.
+    /// The oracle's number of the id that an operation returned.
     fn number(&self, which: usize) -> u128 {
         let id = &self.sent[which];
-        let own = id.as_u128().and_then(|id| id.checked_sub(self.first)).filter(|own| *own < 100);
-        match own {
-            Some(own) => OWN_IDS + own,
-            // A duplicate has the id of the first one.
+        let chosen = id.as_u128().and_then(|id| id.checked_sub(self.first)).filter(|chosen| *chosen < 100);
+        match chosen {
+            Some(chosen) => CHOSEN_IDS + chosen,
+            // A duplicate has the id of the first message.
             None => self.sent.iter().position(|sent| sent == id).unwrap_or(which) as u128,
         }
     }
@@ -212,9 +224,9 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
     let target = schedule.target;
     let limits = target.limits();
     let name = target.name();
-    let keeps_idle_expiry = target.keeps_idle_expiry();
+    let supports_idle_expiry = target.supports_idle_expiry();
     let open = |settings: Settings| {
-        let settings = Settings { expires_idle: settings.expires_idle && keeps_idle_expiry, ..settings };
+        let settings = Settings { expires_idle: settings.expires_idle && supports_idle_expiry, ..settings };
         let mut options = target.connection.clone().max_deliveries(settings.max_deliveries);
         if limits.max_size {
             options = options.max_size(settings.max_size);
@@ -257,15 +269,15 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
             false => now + TICK * u64::from(ticks) - TICK / 2 + u64::from(number),
         };
         match *operation {
-            Operation::Send { delay, expiry, group, deduplication, own } => {
-                let own = own.filter(|_| limits.own_ids);
-                let body = own.map_or(number, |(_, body)| 100 + u32::from(body));
-                let oracle_id = own.map_or(u128::from(number), |(id, _)| OWN_IDS + u128::from(id));
+            Operation::Send { delay, expiry, group, deduplication, chosen } => {
+                let chosen = chosen.filter(|_| limits.own_ids);
+                let body = chosen.map_or(number, |(_, body)| 100 + u32::from(body));
+                let oracle_id = chosen.map_or(u128::from(number), |(id, _)| CHOSEN_IDS + u128::from(id));
                 let expiry = expiry.filter(|_| limits.expiry);
                 let group = group.filter(|_| limits.groups).map(|group| group.to_string());
                 let deduplication = deduplication.filter(|_| limits.deduplication).map(|id| id.to_string());
                 let mut send = mailbox.send(&body).delay(target.ticks(delay));
-                if own.is_some() {
+                if chosen.is_some() {
                     send = send.id(ids.of(oracle_id));
                 }
                 if let Some(after) = expiry {
@@ -286,7 +298,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
                     group: group.as_deref(),
                     deduplication: deduplication.as_deref(),
                 };
-                let expected = match own.is_some() {
+                let expected = match chosen.is_some() {
                     true => oracle.ledger.send_once(now, new, |entry, new| entry == new),
                     false => oracle.ledger.send(now, new),
                 };
@@ -323,27 +335,30 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
             Operation::Acknowledge(which) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.acknowledge(now, *receipt).is_ok();
-                prop_assert_eq!(done(message.acknowledge().blocking())?, expected);
+                prop_assert_eq!(is_settled(message.acknowledge().blocking())?, expected);
             }
             Operation::Nack(which, after) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.give_back(now, *receipt, due(now, after)).is_ok();
-                prop_assert_eq!(done(message.nack().visibility_timeout(target.ticks(after)).blocking())?, expected);
+                prop_assert_eq!(
+                    is_settled(message.nack().visibility_timeout(target.ticks(after)).blocking())?,
+                    expected
+                );
             }
             Operation::Release(which) if !messages.is_empty() && limits.exact_deliveries => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.release(now, *receipt).is_ok();
-                prop_assert_eq!(done(message.release().blocking())?, expected);
+                prop_assert_eq!(is_settled(message.release().blocking())?, expected);
             }
             Operation::Extend(which, by) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.extend(now, *receipt, due(now, by)).is_ok();
-                prop_assert_eq!(done(message.extend_visibility(target.ticks(by)).blocking())?, expected);
+                prop_assert_eq!(is_settled(message.extend_visibility(target.ticks(by)).blocking())?, expected);
             }
             Operation::DeadLetter(which) if !messages.is_empty() => {
                 let (message, receipt) = &messages[which % messages.len()];
                 let expected = oracle.ledger.dead_letter(now, *receipt, "by request".into()).is_ok();
-                prop_assert_eq!(done(message.dead_letter("by request").blocking())?, expected);
+                prop_assert_eq!(is_settled(message.dead_letter("by request").blocking())?, expected);
             }
             Operation::Cancel(which) if !ids.sent.is_empty() && limits.cancel => {
                 let which = which % ids.sent.len();
@@ -388,26 +403,26 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
             }
             _ => {}
         }
-        // One id per operation, so that it is found by the operation's number.
+        // Other operations add an unused id, so that the index is the number of the operation.
         ids.sent.resize_with(number as usize + 1, MessageId::new);
-        continue_after(&mut oracle, schedule);
+        pass_tick_after(&mut oracle, schedule);
         compare(&mailbox, &mut oracle)?;
     }
     mailbox.delete().blocking().unwrap();
     Ok(())
 }
 
-/// Without an exact clock a tick passes after each operation, so that what it set off lies clearly before or after what
-/// follows.
-fn continue_after(oracle: &mut Oracle, schedule: &mut Schedule<'_>) {
+/// Lets a tick pass after an operation, unless the test sets the clock. So no deadline of the
+/// operation falls on a later operation.
+fn pass_tick_after(oracle: &mut Oracle, schedule: &mut Schedule<'_>) {
     if !schedule.target.harness.is_exact() {
         schedule.pass(1);
         oracle.now += TICK;
     }
 }
 
-/// `false` if the lease had ended.
-fn done(result: Result<(), Error>) -> Result<bool, TestCaseError> {
+/// Whether a settlement succeeded. `false` if the lease had ended.
+fn is_settled(result: Result<(), Error>) -> Result<bool, TestCaseError> {
     match result {
         Ok(()) => Ok(true),
         Err(Error::ReceiptHandleExpired { .. }) => Ok(false),
@@ -438,7 +453,7 @@ fn compare(mailbox: &Mailbox<u32, u32>, oracle: &mut Oracle) -> Result<(), TestC
 mod tests {
     use super::*;
 
-    /// The memory of the process, by its own clock.
+    /// The memory backend with the system's clock.
     struct Memory;
 
     impl Harness for Memory {
@@ -455,11 +470,11 @@ mod tests {
         }
     }
 
-    /// The lease of an extension that nominally changes nothing ends a little later, since the extension comes a little later
-    /// than it should.
+    /// An extension to the deadline that the lease already has makes the lease end a little later,
+    /// because the extension runs a little later than the receive.
     #[test]
     fn an_extension_to_the_same_tick_is_the_later_one() {
-        let send = || Operation::Send { delay: 0, expiry: None, group: None, deduplication: None, own: None };
+        let send = || Operation::Send { delay: 0, expiry: None, group: None, deduplication: None, chosen: None };
         let receive = Operation::Receive { max: 2, visibility: 3 };
         let operations = [send(), send(), receive, Operation::Extend(0, 2), Operation::Pass(2)];
         let target = Target { harness: &Memory, connection: Memory.connect() };

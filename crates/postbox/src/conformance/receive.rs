@@ -1,4 +1,4 @@
-//! Receiving.
+//! Receiving, with and without waiting, and streams.
 
 use std::pin::pin;
 use std::sync::Mutex;
@@ -47,14 +47,14 @@ pub(super) fn a_wait_ends_without_messages_after_its_wait_time(target: &Target<'
     assert!(waiting.finish().unwrap().is_empty());
 }
 
-/// The longest wait that the cases dare: they end before, or the suite hangs for as long.
-fn long(mailbox: &Mailbox<u32, u32>) -> Duration {
+/// A wait longer than every case takes. A case that is not woken fails after at most 20 s.
+fn long_wait(mailbox: &Mailbox<u32, u32>) -> Duration {
     mailbox.limits().max_wait.min(Duration::from_secs(20))
 }
 
 pub(super) fn a_wait_wakes_for_a_message(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
-    let waiting = Waiting::start(mailbox.receive().max_messages(5).wait_time(long(&mailbox)));
+    let waiting = Waiting::start(mailbox.receive().max_messages(5).wait_time(long_wait(&mailbox)));
     send_all(&mailbox, [7]);
     assert_eq!(bodies(&waiting.finish().unwrap()), [7]);
 }
@@ -65,11 +65,11 @@ pub(super) fn a_wait_wakes_for_a_delayed_message(target: &Target<'_>) {
         return;
     }
     mailbox.send(&1).delay(target.ticks(5)).blocking().unwrap();
-    let before = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    let before = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
     target.pass(6);
     assert_eq!(bodies(&before.finish().unwrap()), [1]);
-    // Also if it was sent after the wait began.
-    let after = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    // The message of the second part is sent after the wait has begun.
+    let after = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
     mailbox.send(&2).delay(target.ticks(5)).blocking().unwrap();
     target.pass(6);
     assert_eq!(bodies(&after.finish().unwrap()), [2]);
@@ -79,7 +79,7 @@ pub(super) fn a_wait_wakes_for_an_ended_lease(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     send_all(&mailbox, [1]);
     let dying = mailbox.receive().visibility_timeout(target.ticks(5)).blocking().unwrap();
-    let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    let waiting = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
     drop(dying);
     target.pass(6);
     let message = waiting.finish().unwrap().remove(0);
@@ -90,10 +90,10 @@ pub(super) fn a_wait_wakes_for_a_returned_message(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     send_all(&mailbox, [1, 2]);
     let leased = receive_all(&mailbox, target);
-    let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    let waiting = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
     leased[0].nack().blocking().unwrap();
     assert_eq!(bodies(&waiting.finish().unwrap()), [1]);
-    let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    let waiting = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
     leased[1].nack().visibility_timeout(target.ticks(3)).blocking().unwrap();
     target.pass(4);
     assert_eq!(bodies(&waiting.finish().unwrap()), [2]);
@@ -102,10 +102,10 @@ pub(super) fn a_wait_wakes_for_a_returned_message(target: &Target<'_>) {
 pub(super) fn a_dropped_wait_leaves_no_message_leased(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     for number in 0..5 {
-        let waiting = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+        let waiting = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
         drop(waiting);
         send_all(&mailbox, [number]);
-        let message = mailbox.receive().wait_time(long(&mailbox)).blocking().unwrap().remove(0);
+        let message = mailbox.receive().wait_time(long_wait(&mailbox)).blocking().unwrap().remove(0);
         assert_eq!(message.body, number);
         assert!(message.delivery_count == 1 || !target.limits().exact_deliveries, "{message:?}");
         message.acknowledge().blocking().unwrap();
@@ -114,8 +114,8 @@ pub(super) fn a_dropped_wait_leaves_no_message_leased(target: &Target<'_>) {
 
 pub(super) fn a_woken_wait_that_is_dropped_passes_its_wake_up_on(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
-    let first = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
-    let second = Waiting::start(mailbox.receive().wait_time(long(&mailbox)));
+    let first = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
+    let second = Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)));
     send_all(&mailbox, [1]);
     drop(first);
     assert_eq!(bodies(&second.finish().unwrap()), [1]);
@@ -123,7 +123,7 @@ pub(super) fn a_woken_wait_that_is_dropped_passes_its_wake_up_on(target: &Target
 
 pub(super) fn waiting_consumers_get_one_message_each(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
-    let waiting: Vec<_> = (0..4).map(|_| Waiting::start(mailbox.receive().wait_time(long(&mailbox)))).collect();
+    let waiting: Vec<_> = (0..4).map(|_| Waiting::start(mailbox.receive().wait_time(long_wait(&mailbox)))).collect();
     send_all(&mailbox, 0..4);
     let mut received: Vec<u32> = waiting.into_iter().flat_map(|waiting| bodies(&waiting.finish().unwrap())).collect();
     received.sort_unstable();
@@ -134,7 +134,7 @@ pub(super) fn a_visibility_timeout_of_zero_delivers_once_per_receive(target: &Ta
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     send_all(&mailbox, [1]);
     let receive = || mailbox.receive().max_messages(10).visibility_timeout(Duration::ZERO).blocking().unwrap();
-    assert_eq!(receive().len(), 1, "one message is one message");
+    assert_eq!(receive().len(), 1, "one receive returns a message once");
     let again = receive();
     assert_eq!((again.len(), again[0].delivery_count), (1, 2));
     super::assert_expired(again[0].acknowledge().blocking());
@@ -156,8 +156,12 @@ pub(super) fn a_body_that_cannot_be_decoded_does_not_fail_the_batch(target: &Tar
         assert_eq!((&message.id, &message.attributes["number"]), (id, &message.body.to_string()));
         message.acknowledge().blocking().unwrap();
     }
-    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "the other one stays");
-    // If it is all there is, the call says so and names it.
+    assert_eq!(
+        mailbox.approximate_count().blocking().unwrap(),
+        1,
+        "the message that cannot be decoded stays in the mailbox"
+    );
+    // If no other message is available, the receive fails and names the message.
     let alone: Mailbox<u32, u32> = target.mailbox();
     let bad_alone = alone.untyped().typed::<String, (), crate::Json>().send("neither").blocking().unwrap();
     match alone.receive().blocking() {
@@ -168,7 +172,7 @@ pub(super) fn a_body_that_cannot_be_decoded_does_not_fail_the_batch(target: &Tar
         other => panic!("{other:?}"),
     }
     assert_ne!(bad, bad_alone);
-    assert_eq!(alone.approximate_count().blocking().unwrap(), 1, "it has not vanished");
+    assert_eq!(alone.approximate_count().blocking().unwrap(), 1, "the message stays in the mailbox");
 }
 
 pub(super) fn a_body_in_another_codec_is_refused(target: &Target<'_>) {
@@ -179,7 +183,7 @@ pub(super) fn a_body_in_another_codec_is_refused(target: &Target<'_>) {
     let text = error.to_string();
     assert!(text.contains("application/octet-stream") && text.contains("application/json"), "{text}");
     target.pass(4);
-    // Raw reads everything.
+    // The codec `Raw` accepts every content type.
     assert_eq!(raw.receive().blocking().unwrap()[0].body, "5");
 }
 
@@ -221,8 +225,8 @@ pub(super) fn a_dropped_stream_releases_fetched_messages(target: &Target<'_>) {
         let first = postbox_core::wait_for(std::future::poll_fn(|context| stream.as_mut().poll_next(context)));
         first.unwrap().unwrap().acknowledge().blocking().unwrap();
     }
-    let rest = mailbox.receive().max_messages(3).wait_time(long(&mailbox)).blocking().unwrap();
-    assert!(!rest.is_empty(), "the stream gave back what it had fetched");
+    let rest = mailbox.receive().max_messages(3).wait_time(long_wait(&mailbox)).blocking().unwrap();
+    assert!(!rest.is_empty(), "a dropped stream releases the messages that it has fetched");
     // Closing ends a stream.
     let mut stream = pin!(mailbox.stream());
     mailbox.close();

@@ -1,4 +1,4 @@
-//! Requests and replies, through mailboxes.
+//! Requests and replies through a mailbox and its reply store.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn a_request_is_answered(target: &Target<'_>) {
     assert!(reply.is_ready().blocking().unwrap());
     assert!(!reply.is_cancelled().blocking().unwrap());
     assert_eq!(reply.wait().blocking().unwrap(), 2);
-    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0, "the answer finished the message");
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0, "a reply acknowledges the message");
     assert_expired(message.reply(&3).blocking());
 }
 
@@ -54,7 +54,7 @@ pub(super) fn a_reply_is_polled_and_kept_by_the_handle(target: &Target<'_>) {
     receive_all(&mailbox, target)[0].reply(&2).blocking().unwrap();
     let other = mailbox.reply(reply.id());
     assert_eq!(reply.poll().blocking().unwrap(), Some(2));
-    // The handle that took it keeps it; for others it is over.
+    // The handle that has consumed the reply keeps it. For other handles it no longer exists.
     assert_eq!(reply.poll().blocking().unwrap(), Some(2));
     assert_eq!(reply.clone().wait().blocking().unwrap(), 2);
     assert!(reply.is_ready().blocking().unwrap());
@@ -68,7 +68,7 @@ pub(super) fn a_reply_expires(target: &Target<'_>) {
     assert!(matches!(reply.poll().blocking(), Err(Error::ReplyExpired { .. })));
     assert!(matches!(reply.wait().blocking(), Err(Error::ReplyExpired { .. })));
     assert!(!reply.cancel().blocking().unwrap());
-    // Nobody wants the answer any more: the message is finished, and its handler knows.
+    // A reply after the expiry acknowledges the message, and is an error for the handler.
     assert!(matches!(message.reply(&2).blocking(), Err(Error::ReplyExpired { .. })));
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
@@ -99,7 +99,7 @@ pub(super) fn a_wait_wakes_when_the_reply_is_cancelled(target: &Target<'_>) {
 
 pub(super) fn a_reply_is_found_again_by_its_id(target: &Target<'_>) {
     let (mailbox, reply) = request(target);
-    // The client goes away, and comes back with nothing but the id.
+    // The requester drops its handle and keeps only the id.
     let id = reply.id().to_string();
     drop(reply);
     receive_all(&mailbox, target)[0].reply(&2).blocking().unwrap();
@@ -148,7 +148,7 @@ pub(super) fn an_answer_after_a_cancel_acknowledges_the_message(target: &Target<
 
 pub(super) fn a_second_answer_acknowledges_the_message(target: &Target<'_>) {
     let (mailbox, reply) = request(target);
-    // The first handler stores its answer and dies before it finishes the message.
+    // The first handler stores its answer, and crashes before it acknowledges the message.
     let first = mailbox.receive().visibility_timeout(target.ticks(3)).blocking().unwrap().remove(0);
     first.reply_channel().unwrap().send(&2).blocking().unwrap();
     drop(first);
@@ -166,31 +166,32 @@ pub(super) fn a_failed_request_leaves_no_reply_entry(target: &Target<'_>) {
         let refused = mailbox.send_expecting_reply(&1).delay(Duration::MAX).blocking();
         return assert!(matches!(refused, Err(Error::InvalidParameter { .. })));
     }
-    let noted = Arc::new(Noted { store: Arc::clone(&store), made: Mutex::default() });
-    let replies: Arc<dyn ReplyStore> = Arc::clone(&noted) as _;
+    let recording = Arc::new(RecordingStore { store: Arc::clone(&store), created: Mutex::default() });
+    let replies: Arc<dyn ReplyStore> = Arc::clone(&recording) as _;
     let mailbox: Mailbox<u32, u32> = target.mailbox_with(|options| options.max_size(1).replies(replies));
     send_all(&mailbox, [1]);
     for _ in 0..3 {
         let refused = mailbox.send_expecting_reply(&2).reply_timeout(target.ticks(20)).blocking();
         assert!(matches!(refused, Err(Error::MailboxFull { .. })));
     }
-    let made = noted.made.lock().unwrap().clone();
-    assert_eq!(made.len(), 3);
-    for id in made {
-        assert_eq!(store.get(id).blocking().unwrap(), None, "an entry that nobody will answer was left");
+    let created = recording.created.lock().unwrap().clone();
+    assert_eq!(created.len(), 3);
+    for id in created {
+        assert_eq!(store.get(id).blocking().unwrap(), None, "a failed request left its reply entry");
     }
 }
 
-/// A reply store that notes what was made in it: others may use the same.
+/// A reply store that records the ids of the entries created through it. Other tests may share the
+/// store behind it.
 #[derive(Debug)]
-struct Noted {
+struct RecordingStore {
     store: Arc<dyn ReplyStore>,
-    made: Mutex<Vec<ReplyId>>,
+    created: Mutex<Vec<ReplyId>>,
 }
 
-impl ReplyStore for Noted {
+impl ReplyStore for RecordingStore {
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>> {
-        self.made.lock().unwrap().push(id.clone());
+        self.created.lock().unwrap().push(id.clone());
         self.store.create(id, ttl)
     }
 
@@ -250,7 +251,7 @@ pub(super) fn a_repeated_request_awaits_the_same_reply(target: &Target<'_>) {
     let ask = |body| mailbox.send_expecting_reply(&body).id(&id).reply_timeout(target.ticks(50)).blocking();
     let (first, second) = (ask(1).unwrap(), ask(1).unwrap());
     assert_eq!(first.id(), second.id());
-    // Another body is refused, and the reply of the first one is left alone.
+    // A request with another body is refused, and does not change the reply of the first request.
     assert!(matches!(ask(2), Err(Error::InvalidParameter { parameter: "id", .. })));
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1);
     receive_all(&mailbox, target)[0].reply(&3).blocking().unwrap();

@@ -1,4 +1,4 @@
-//! The reply store itself.
+//! The verbs of the reply store, called directly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,7 +68,7 @@ pub(super) fn a_cancelled_entry_refuses_an_answer(target: &Target<'_>) {
 pub(super) fn a_resolved_entry_is_consumed_once(target: &Target<'_>) {
     let store = store(target);
     let id = created(&store, target.ticks(20));
-    // What is not resolved is shown and stays.
+    // Consuming a pending entry returns it and does not remove it.
     let pending = store.consume(id.clone()).blocking().unwrap().unwrap();
     assert_eq!(pending.state, ReplyState::Pending);
     store.resolve(id.clone(), value("1")).blocking().unwrap();
@@ -84,7 +84,7 @@ pub(super) fn an_expired_entry_refuses_an_answer(target: &Target<'_>) {
     target.pass(6);
     assert!(waiting.finish().unwrap());
     let refused = store.resolve(id.clone(), value("1")).blocking().unwrap();
-    // A store may have forgotten it by now.
+    // The store may have removed the expired entry.
     assert!(matches!(refused, Resolved::Refused(Some(ReplyState::Expired) | None)), "{refused:?}");
     assert!(!store.cancel(id.clone()).blocking().unwrap());
     assert!(matches!(state(&store, &id), Some(ReplyState::Expired) | None));
@@ -99,7 +99,7 @@ pub(super) fn resolved_and_cancelled_entries_expire_too(target: &Target<'_>) {
     for id in [resolved, cancelled] {
         assert!(matches!(state(&store, &id), Some(ReplyState::Expired) | None));
         let entry = store.consume(id).blocking().unwrap();
-        assert!(entry.is_none_or(|entry| entry.value.is_none()), "an answer past its time is not handed out");
+        assert!(entry.is_none_or(|entry| entry.value.is_none()), "an expired answer is not returned");
     }
 }
 
@@ -108,18 +108,20 @@ pub(super) fn an_entry_is_deleted(target: &Target<'_>) {
     let id = created(&store, target.ticks(50));
     let waiting = Waiting::start(store.settled(id.clone(), Duration::from_secs(100_000)));
     assert!(store.delete(id.clone()).blocking().unwrap());
-    assert!(waiting.finish().unwrap(), "whoever waits is told");
+    assert!(waiting.finish().unwrap(), "deleting an entry wakes its waiters");
     assert!(!store.delete(id.clone()).blocking().unwrap());
     assert_eq!(state(&store, &id), None);
 }
 
 pub(super) fn expired_entries_are_scanned_and_cleaned_up(target: &Target<'_>) {
-    // A server may remove what is over by itself, now and then (DynamoDB by its time to live), but not each time.
+    // A server may remove expired entries by itself, as DynamoDB does, before the scan. One of
+    // three attempts must find all of them.
     let mut counts = (0..3).map(|_| scanned_and_cleaned_up(target));
-    assert!(counts.any(|counts| counts == (5, 2)), "of five some were not scanned, or of two not cleaned up");
+    assert!(counts.any(|counts| counts == (5, 2)), "no scan found all five entries, or no clean-up removed two");
 }
 
-/// How many of five expired entries were scanned, and how many of two cleaned up.
+/// Creates five entries that expire. Returns how many a scan found, and how many a clean-up with
+/// limit 2 removed.
 fn scanned_and_cleaned_up(target: &Target<'_>) -> (usize, u64) {
     let store = store(target);
     let alive = created(&store, target.ticks(100));
@@ -128,7 +130,10 @@ fn scanned_and_cleaned_up(target: &Target<'_>) -> (usize, u64) {
     let scanned = store.scan_expired(1000).blocking().unwrap();
     assert!(!scanned.contains(&alive));
     let found = ids.iter().filter(|id| scanned.contains(id)).count();
-    assert!(ids.iter().all(|id| scanned.contains(id) || state(&store, id).is_none()), "what is there is scanned");
+    assert!(
+        ids.iter().all(|id| scanned.contains(id) || state(&store, id).is_none()),
+        "a scan finds every expired entry that exists"
+    );
     assert!(store.scan_expired(2).blocking().unwrap().len() <= 2);
     let cleaned = store.cleanup_expired(2).blocking().unwrap();
     assert!(cleaned <= 2);
@@ -145,7 +150,7 @@ pub(super) fn an_unknown_entry_is_settled(target: &Target<'_>) {
     assert!(!store.settled(id.clone(), Duration::ZERO).blocking().unwrap());
     let waiting = Waiting::start(store.settled(id.clone(), target.ticks(3)));
     target.pass(4);
-    assert!(!waiting.finish().unwrap(), "the wait is over, and it is still pending");
+    assert!(!waiting.finish().unwrap(), "the wait timed out while the entry was pending");
     store.resolve(id.clone(), value("1")).blocking().unwrap();
     assert!(store.settled(id, Duration::from_secs(100)).blocking().unwrap());
 }

@@ -60,7 +60,7 @@ pub(super) fn a_delayed_message_is_invisible_until_its_time(target: &Target<'_>)
     }
     mailbox.send(&1).delay(target.ticks(4)).blocking().unwrap();
     assert!(receive_all(&mailbox, target).is_empty());
-    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "it counts all the same");
+    assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1, "a delayed message counts");
     target.pass(2);
     assert!(receive_all(&mailbox, target).is_empty());
     target.pass(3);
@@ -78,7 +78,7 @@ pub(super) fn messages_are_ordered_by_the_moment_they_become_visible(target: &Ta
     let leased = mailbox.receive().visibility_timeout(target.ticks(6)).blocking().unwrap();
     assert_eq!(bodies(&leased), [2]);
     target.pass(12);
-    // All three are due by now: 1 first, then 2, whose lease ended, then 3. What is sent now comes after them.
+    // Message 1 became visible first, then 2, whose lease ended, then 3. Message 4 is sent last.
     mailbox.send(&4).blocking().unwrap();
     assert_eq!(bodies(&receive_all(&mailbox, target)), [1, 2, 3, 4]);
 }
@@ -123,7 +123,7 @@ pub(super) fn a_full_mailbox_refuses_until_there_is_room(target: &Target<'_>) {
     let message = mailbox.receive().blocking().unwrap().remove(0);
     let error = mailbox.send(&2).blocking().unwrap_err();
     assert!(matches!(error, Error::MailboxFull { .. }) && error.is_transient(), "leased messages count: {error:?}");
-    assert!(error.to_string().contains('2'), "the limit is named: {error}");
+    assert!(error.to_string().contains('2'), "the error does not name the limit: {error}");
     message.acknowledge().blocking().unwrap();
     mailbox.send(&3).blocking().unwrap();
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 2);
@@ -167,21 +167,21 @@ pub(super) fn a_body_that_cannot_be_encoded_is_not_sent(target: &Target<'_>) {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 2);
 }
 
-/// Sends with an id of the caller's own, and answers the id.
-fn send_as(mailbox: &Mailbox<u32, u32>, id: &MessageId, number: u32) -> Result<MessageId, Error> {
+/// Sends with an id that the caller chooses. Returns the id of the stored message.
+fn send_with_id(mailbox: &Mailbox<u32, u32>, id: &MessageId, number: u32) -> Result<MessageId, Error> {
     mailbox.send(&number).id(id).blocking()
 }
 
 pub(super) fn a_repeated_id_is_the_same_send(target: &Target<'_>) {
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     let id = MessageId::new();
-    assert_eq!(send_as(&mailbox, &id, 1).unwrap(), id);
+    assert_eq!(send_with_id(&mailbox, &id, 1).unwrap(), id);
     if !mailbox.limits().own_ids {
         assert_eq!(receive_all(&mailbox, target)[0].id, id);
         return;
     }
     let again = |state| {
-        assert_eq!(send_as(&mailbox, &id, 1).unwrap(), id, "{state}");
+        assert_eq!(send_with_id(&mailbox, &id, 1).unwrap(), id, "{state}");
         let delayed = mailbox.send(&1).id(&id).delay(target.ticks(3)).attribute("other", "x").blocking();
         assert_eq!(delayed.unwrap(), id, "{state}: only the body is compared");
         let counts = mailbox.counts().blocking().unwrap();
@@ -199,13 +199,13 @@ pub(super) fn a_repeated_id_is_the_same_send(target: &Target<'_>) {
     again("returning");
     target.pass(4);
     receive_all(&mailbox, target)[0].acknowledge().blocking().unwrap();
-    // Finished: the id is free, for another body too.
+    // After the acknowledgement the id can be used again, with another body too.
     assert_eq!(mailbox.send(&2).id(&id).delay(target.ticks(3)).blocking().unwrap(), id);
-    assert!(matches!(send_as(&mailbox, &id, 1), Err(Error::InvalidParameter { parameter: "id", .. })));
+    assert!(matches!(send_with_id(&mailbox, &id, 1), Err(Error::InvalidParameter { parameter: "id", .. })));
     target.pass(4);
     assert_eq!(receive_all(&mailbox, target)[0].body, 2);
     assert_eq!(mailbox.purge().blocking().unwrap(), 1);
-    assert_eq!(send_as(&mailbox, &id, 3).unwrap(), id);
+    assert_eq!(send_with_id(&mailbox, &id, 3).unwrap(), id);
     assert_eq!(receive_all(&mailbox, target)[0].body, 3);
 }
 
@@ -217,22 +217,22 @@ pub(super) fn an_id_in_use_with_another_body_is_refused(target: &Target<'_>) {
     if !mailbox.limits().own_ids {
         return a_repeated_id_is_the_same_send(target);
     }
-    // An id that the mailbox made names its message just as well.
+    // The rule is the same for an id that the mailbox generated.
     let id = mailbox.send(&1).blocking().unwrap();
     let refused = |state| {
-        let error = send_as(&mailbox, &id, 2).unwrap_err();
+        let error = send_with_id(&mailbox, &id, 2).unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { parameter: "id", .. }), "{state}: {error:?}");
         assert!(error.to_string().contains(&id.to_string()), "{state}: {error}");
     };
     refused("ready");
-    assert_eq!(send_as(&mailbox, &id, 1).unwrap(), id, "the same send needs no room");
+    assert_eq!(send_with_id(&mailbox, &id, 1).unwrap(), id, "a repeated send needs no room in a full mailbox");
     let message = receive_all(&mailbox, target).remove(0);
     assert_eq!(message.body, 1);
     refused("leased");
     message.dead_letter("no use").blocking().unwrap();
     refused("dead");
     assert_eq!(mailbox.dead_letters().purge().blocking().unwrap(), 1);
-    assert_eq!(send_as(&mailbox, &id, 2).unwrap(), id);
+    assert_eq!(send_with_id(&mailbox, &id, 2).unwrap(), id);
     assert_eq!(receive_all(&mailbox, target)[0].body, 2);
 }
 

@@ -1,4 +1,4 @@
-//! Acknowledging, giving back, extending.
+//! Settling a delivery: acknowledge, nack, release, extend.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) fn a_returned_message_is_ready_at_once_at_the_tail(target: &Target<'_
     let back = again.iter().find(|message| message.0 == first.body).unwrap();
     assert_eq!(back.1, 2);
     if target.limits().ordering == crate::backend::Ordering::Fifo {
-        assert_eq!(again, [(2, 1), (3, 1), (1, 2)], "a poison message does not block the head");
+        assert_eq!(again, [(2, 1), (3, 1), (1, 2)], "the returned message is the last one");
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn a_lease_ends_at_its_deadline(target: &Target<'_>) {
     send_all(&mailbox, 0..4);
     let receive = || mailbox.receive().visibility_timeout(target.ticks(5)).blocking().unwrap().remove(0);
     let messages = [receive(), receive(), receive(), receive()];
-    // Nobody receives in between: the deadline itself ends the lease, not a receiver that notices.
+    // No receive follows the deadline. The lease must end without one.
     match target.harness.is_exact() {
         true => target.pass(5),
         false => target.pass(6),
@@ -91,7 +91,7 @@ pub(super) fn an_old_receipt_does_not_settle_the_next_delivery(target: &Target<'
     assert_expired(late.acknowledge().blocking());
     assert_expired(late.nack().blocking());
     assert_expired(late.extend_visibility(Duration::ZERO).blocking());
-    assert!(receive_all(&mailbox, target).is_empty(), "the second consumer still has it");
+    assert!(receive_all(&mailbox, target).is_empty(), "the second consumer still has the lease");
     current.acknowledge().blocking().unwrap();
 }
 
@@ -101,7 +101,7 @@ pub(super) fn a_receipt_settles_once(target: &Target<'_>) {
     let messages = receive_all(&mailbox, target);
     let (first, second) = match messages.len() {
         2 => (&messages[0], &messages[1]),
-        _ => panic!("both are there"),
+        _ => panic!("a receive returned {} messages instead of 2", messages.len()),
     };
     first.acknowledge().blocking().unwrap();
     assert_expired(first.acknowledge().blocking());
@@ -198,7 +198,8 @@ pub(super) fn a_released_message_keeps_its_position_and_its_count(target: &Targe
     let mailbox: Mailbox<u32, u32> = target.mailbox();
     send_all(&mailbox, 1..=4);
     let messages = receive_all(&mailbox, target);
-    // In an order that is neither that of the mailbox nor its reverse, and with one that stays leased.
+    // Three messages are released, neither in the order of the mailbox nor in reverse. The fourth
+    // stays leased.
     let released = [1, 3, 0].into_iter().filter_map(|at| messages.get(at));
     let released = released.map(|message| message.release().blocking().unwrap()).count();
     send_all(&mailbox, [5]);
@@ -240,7 +241,7 @@ pub(super) fn a_release_after_other_deliveries_keeps_the_order(target: &Target<'
     send_all(&mailbox, 1..=3);
     let take = |max| mailbox.receive().max_messages(max).visibility_timeout(target.ticks(100)).blocking().unwrap();
     let (first, second) = (take(1).remove(0), take(1).remove(0));
-    // The second one comes back, counted, to the tail; the first one was never seen.
+    // A nack counts the delivery and moves the message to the tail. A release does neither.
     second.nack().blocking().unwrap();
     first.release().blocking().unwrap();
     let seen: Vec<_> = take(10).iter().map(|message| (message.body, message.delivery_count)).collect();

@@ -86,7 +86,8 @@ impl fmt::Debug for ReplyValue {
 pub enum Resolved {
     /// The answer is stored, and its waiters are woken.
     Stored,
-    /// The entry was not pending, but in this state. `None` if there is no entry: it was consumed, deleted or cleaned up.
+    /// The entry was not pending, but in this state. `None` if there is no entry: it was consumed,
+    /// deleted or cleaned up.
     Refused(Option<ReplyState>),
 }
 
@@ -119,7 +120,8 @@ impl Replies {
     }
 }
 
-/// Keeps replies for a time to live. A part of the contract of a [backend](crate::backend), at the level of bytes.
+/// Keeps replies for a time to live. A part of the contract of a [backend](crate::backend), at the
+/// level of bytes.
 ///
 /// ```text
 /// create → Pending ── resolve → Resolved ── consume → gone
@@ -127,8 +129,8 @@ impl Replies {
 ///             └────── time to live passes → Expired ── cleanup_expired → gone
 /// ```
 ///
-/// Every transition is atomic, and the clock is the store's. An entry whose time to live is over is expired, in any state. A
-/// store removes expired entries by itself after a while.
+/// Every transition is atomic, and the clock is the store's. An entry whose time to live is over is
+/// expired, in any state. A store removes expired entries by itself after a while.
 pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// Creates a pending entry. Returns `false` if there is an entry with this id.
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>>;
@@ -154,7 +156,7 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// Removes at most `limit` expired entries; usually [`SCAN_LIMIT`]. Returns their number.
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>>;
 
-    /// Waits at most `wait` until the entry is resolved, cancelled, expired or gone. Returns whether it is. An entry that never
-    /// existed is gone.
+    /// Waits at most `wait` until the entry is resolved, cancelled, expired or gone. Returns
+    /// whether it is. An entry that never existed is gone.
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>>;
 }

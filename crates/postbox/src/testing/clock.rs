@@ -37,7 +37,8 @@ impl ManualClock {
         ManualClock { state: Arc::new(Mutex::new(State { now, alarms: Alarms::new() })) }
     }
 
-    /// Moves the clock from alarm to alarm. A task that an alarm wakes reads the time of that alarm, if it reads it at once.
+    /// Moves the clock from alarm to alarm. A task that an alarm wakes reads the time of that
+    /// alarm, if it reads it at once.
     pub fn advance(&self, by: Duration) {
         let end = self.now().after(by);
         loop {
@@ -81,7 +82,8 @@ impl Clock for ManualClock {
         let is_past = at <= state.now;
         let alarm = state.alarms.set(at, waker);
         if is_past {
-            // Woken by the background thread, because the caller may hold a lock that the waker takes.
+            // Woken by the background thread, because the caller may hold a lock that the waker
+            // takes.
             let waker = state.alarms.cancel(alarm);
             drop(state);
             background::spawn(async move { waker.into_iter().for_each(Waker::wake) });

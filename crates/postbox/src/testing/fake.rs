@@ -110,7 +110,8 @@ impl FakeBackend {
         &self.clock
     }
 
-    /// Makes every verb fail with this error, until [`clear_connection_error`](Self::clear_connection_error).
+    /// Makes every verb fail with this error, until
+    /// [`clear_connection_error`](Self::clear_connection_error).
     pub fn set_connection_error(&self, error: Error) {
         self.script.lock().connection = Some(error);
     }
@@ -125,7 +126,8 @@ impl FakeBackend {
         self.script.lock().entries = indexes.into_iter().map(|index| (index, error.clone())).collect();
     }
 
-    /// Repeats the next deliveries, even of messages that are acknowledged, to test a consumer for "at least once".
+    /// Repeats the next deliveries, even of messages that are acknowledged, to test a consumer for
+    /// "at least once".
     pub fn deliver_twice(&self, deliveries: usize) {
         self.script.lock().duplicates = deliveries;
     }
@@ -355,7 +357,8 @@ impl<T, R, C> FakeMailbox<T, R, C> {
         self.backend.memory.open(self.mailbox.name(), &MailboxSettings::default()).expire(handle)
     }
 
-    /// Makes every operation fail with this error, until [`clear_connection_error`](Self::clear_connection_error).
+    /// Makes every operation fail with this error, until
+    /// [`clear_connection_error`](Self::clear_connection_error).
     pub fn set_connection_error(&self, error: Error) {
         self.backend.set_connection_error(error);
     }

@@ -1,5 +1,5 @@
-//! Private parts of the library, for the fuzz targets in the folder `fuzz` of the repository. Not part
-//! of the API: anything here may change in any release.
+//! Private parts of the library, for the fuzz targets in the folder `fuzz` of the repository. Not
+//! part of the API: anything here may change in any release.
 
 use crate::error::Error;
 use crate::resolver::address::{self, Uri};

@@ -13,7 +13,8 @@ use crate::reply::Reply;
 use crate::resolver::MailboxResolver;
 use crate::resolver::address::MailboxName;
 
-/// Builds a message for a test of a handler. It comes from a real mailbox in memory, so it can be settled once.
+/// Builds a message for a test of a handler. It comes from a real mailbox in memory, so it can be
+/// settled once.
 ///
 /// ```
 /// use postbox::testing::{FakeMailboxResolver, MessageBuilder};

@@ -8,8 +8,8 @@
 //! | [`ImmediateReply`] | a reply that has come |
 //! | [`FakeMailboxResolver`] | a resolver with a log |
 //!
-//! All are backends behind the real [`Mailbox`](crate::Mailbox), so tests run the code of production. They need no server,
-//! and no sleeps: the test moves the clock.
+//! All are backends behind the real [`Mailbox`](crate::Mailbox), so tests run the code of
+//! production. They need no server, and no sleeps: the test moves the clock.
 //!
 //! ```
 //! use postbox::Error;

@@ -10,8 +10,8 @@ use crate::mailbox::codec::{Decode, Json};
 use crate::mailbox::operation::Answer;
 use crate::resolver::MailboxResolver;
 
-/// A resolver that keeps a log. An identifier that is not registered resolves to a new [`CollectingMailbox`], unless
-/// it is to fail. Clones share their state.
+/// A resolver that keeps a log. An identifier that is not registered resolves to a new
+/// [`CollectingMailbox`], unless it is to fail. Clones share their state.
 ///
 /// ```
 /// use postbox::testing::FakeMailboxResolver;
