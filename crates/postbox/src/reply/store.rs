@@ -19,13 +19,13 @@ pub const SCAN_LIMIT: usize = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplyState {
-    /// The answer has not come yet.
+    /// There is no answer yet.
     Pending,
-    /// The answer has come.
+    /// The answer is stored.
     Resolved,
     /// The requester cancelled the reply.
     Cancelled,
-    /// The time to live is over.
+    /// The time to live has passed.
     Expired,
 }
 
@@ -43,7 +43,7 @@ pub struct ReplyEntry {
     pub created_at: SystemTime,
     /// When the reply expires, in any state.
     pub expires_at: SystemTime,
-    /// When the answer came.
+    /// When the answer was stored.
     pub resolved_at: Option<SystemTime>,
 }
 
@@ -71,7 +71,7 @@ impl ReplyValue {
     }
 }
 
-/// Without the body.
+/// Shows the size of the body instead of the body.
 impl fmt::Debug for ReplyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplyValue")
@@ -91,7 +91,7 @@ pub enum Resolved {
     Refused(Option<ReplyState>),
 }
 
-/// The reply store of a handle, if there is one. A store that panics has failed.
+/// The reply store of a handle, if it has one. A panic of the store becomes an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Replies {
     backend: &'static str,
@@ -120,8 +120,7 @@ impl Replies {
     }
 }
 
-/// Keeps replies for a time to live. A part of the contract of a [backend](crate::backend), at the
-/// level of bytes.
+/// Stores encoded replies for a time to live. Part of the contract of a [backend](crate::backend).
 ///
 /// ```text
 /// create → Pending ── resolve → Resolved ── consume → gone
@@ -129,8 +128,8 @@ impl Replies {
 ///             └────── time to live passes → Expired ── cleanup_expired → gone
 /// ```
 ///
-/// Every transition is atomic, and the clock is the store's. An entry whose time to live is over is
-/// expired, in any state. A store removes expired entries by itself after a while.
+/// Every transition is atomic. The store's clock decides when an entry expires, in any state. The
+/// store removes expired entries by itself after a while.
 pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// Creates a pending entry. Returns `false` if there is an entry with this id.
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>>;
@@ -144,7 +143,7 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     /// Returns an entry.
     fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>>;
 
-    /// Returns an entry and, if it is resolved, removes it in the same step.
+    /// Returns an entry and, if it is resolved, removes it in the same transition.
     fn consume(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>>;
 
     /// Removes an entry. Returns `false` if there was none.
@@ -157,6 +156,6 @@ pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>>;
 
     /// Waits at most `wait` until the entry is resolved, cancelled, expired or gone. Returns
-    /// whether it is. An entry that never existed is gone.
+    /// `false` if the entry is still pending. An entry that never existed is gone.
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>>;
 }

@@ -37,8 +37,8 @@ impl ManualClock {
         ManualClock { state: Arc::new(Mutex::new(State { now, alarms: Alarms::new() })) }
     }
 
-    /// Moves the clock from alarm to alarm. A task that an alarm wakes reads the time of that
-    /// alarm, if it reads it at once.
+    /// Moves the clock forward, and stops at each alarm on the way to wake its task. A waker that
+    /// reads the clock sees the time of its alarm.
     pub fn advance(&self, by: Duration) {
         let end = self.now().after(by);
         loop {
@@ -56,7 +56,7 @@ impl ManualClock {
         }
     }
 
-    /// The number of alarms that are set: one for each task that waits for a time.
+    /// The number of alarms that are set. Each task that waits for a time has set one.
     pub fn alarms(&self) -> usize {
         self.lock().alarms.len()
     }
@@ -82,8 +82,8 @@ impl Clock for ManualClock {
         let is_past = at <= state.now;
         let alarm = state.alarms.set(at, waker);
         if is_past {
-            // Woken by the background thread, because the caller may hold a lock that the waker
-            // takes.
+            // The background thread calls the waker, because the caller may hold a lock that the
+            // waker takes.
             let waker = state.alarms.cancel(alarm);
             drop(state);
             background::spawn(async move { waker.into_iter().for_each(Waker::wake) });

@@ -1,4 +1,4 @@
-//! Mailboxes that drop or collect messages, and replies that have come.
+//! Mailboxes that drop or collect messages, and replies that are already resolved.
 
 use std::fmt;
 use std::ops::Deref;
@@ -21,10 +21,11 @@ use crate::reply::store::{Replies, ReplyStore, ReplyValue};
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::{Sleep, SystemClock};
 
-/// A backend that accepts messages and never delivers them. It keeps them if it collects.
+/// A backend that accepts messages and never delivers them.
 #[derive(Clone, Debug)]
 struct Sink {
     kind: &'static str,
+    /// The sent messages. `None` if they are dropped.
     sent: Option<Arc<Mutex<Vec<Outgoing>>>>,
     replies: Arc<MemoryReplyStore>,
 }
@@ -69,7 +70,7 @@ impl Backend for Sink {
     }
 }
 
-/// The result of settling, since no message was delivered.
+/// The result of settling. No message is delivered, so no receipt is valid.
 fn expired(id: MessageId) -> Result<(), Error> {
     Err(Error::ReceiptHandleExpired { id })
 }
@@ -177,7 +178,7 @@ macro_rules! double {
     };
 }
 
-/// A mailbox that drops every message, and has none to receive. Its replies never come.
+/// A mailbox that drops every message. A receive returns none, and a request is never answered.
 ///
 /// ```
 /// use postbox::testing::NullMailbox;
@@ -201,7 +202,7 @@ impl<T, R, C> NullMailbox<T, R, C> {
 
 double!(NullMailbox);
 
-/// A mailbox that keeps sent messages for a test to check, and has none to receive.
+/// A mailbox that keeps sent messages for a test to check. A receive returns none.
 ///
 /// ```
 /// use postbox::testing::CollectingMailbox;
@@ -257,7 +258,7 @@ impl CollectingMailbox<()> {
     }
 }
 
-/// Constructs replies that have come already.
+/// Constructs replies that are already resolved.
 ///
 /// ```
 /// use postbox::testing::ImmediateReply;
@@ -274,7 +275,7 @@ impl ImmediateReply {
     ///
     /// # Panics
     /// If the answer cannot be encoded.
-    #[allow(clippy::new_ret_no_self, reason = "what is made is an ordinary reply")]
+    #[allow(clippy::new_ret_no_self, reason = "the result is an ordinary Reply")]
     pub fn new<R>(answer: R) -> Reply<R>
     where
         Json: Encode<R>,

@@ -27,12 +27,13 @@ use crate::runtime::clock::Clock;
 struct Faults {
     /// The error of every verb.
     connection: Option<Error>,
-    /// The errors of entries of the next batch, by their index.
+    /// The errors of entries of the next batch, by the index of the entry.
     entries: BTreeMap<usize, Error>,
-    /// The number of next deliveries that are repeated.
+    /// How many of the next deliveries are repeated.
     duplicates: usize,
 }
 
+/// The faults, shared by the handles of a backend.
 #[derive(Clone, Debug, Default)]
 struct Script(Arc<Mutex<Faults>>);
 
@@ -41,17 +42,17 @@ impl Script {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a verb without entries, unless it is to fail.
-    fn or<T>(&self, act: impl FnOnce() -> Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
+    /// Runs a verb without entries, or returns the error that the test has set.
+    fn run<T>(&self, verb: impl FnOnce() -> Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
         let broken = self.lock().connection.clone();
-        broken.map_or_else(act, |error| Answer::ready(Err(error)))
+        broken.map_or_else(verb, |error| Answer::ready(Err(error)))
     }
 
-    /// Runs a batch verb with the entries that are not to fail.
-    fn each<E, T: 'static>(
+    /// Runs a batch verb. Entries for which the test has set an error are not executed.
+    fn run_batch<E, T: 'static>(
         &self,
         entries: Vec<E>,
-        act: impl FnOnce(Vec<E>) -> Answer<Vec<Result<T, Error>>>,
+        verb: impl FnOnce(Vec<E>) -> Answer<Vec<Result<T, Error>>>,
     ) -> Answer<Vec<Result<T, Error>>> {
         let mut faults = self.lock();
         if let Some(error) = &faults.connection {
@@ -61,7 +62,7 @@ impl Script {
         drop(faults);
         let many = entries.len();
         let good = entries.into_iter().enumerate().filter(|(at, _)| !failing.contains_key(at)).map(|(_, entry)| entry);
-        act(good.collect()).map(move |mut results| {
+        verb(good.collect()).map(move |mut results| {
             for (at, error) in failing.into_iter().filter(|(at, _)| *at < many) {
                 results.insert(at, Err(error));
             }
@@ -78,7 +79,7 @@ impl Script {
 ///
 /// let backend = FakeBackend::new();
 /// let mailbox: Mailbox<u32> = Connection::new(backend.clone()).mailbox("requests")?;
-/// backend.set_connection_error(Error::connection("the cable is out"));
+/// backend.set_connection_error(Error::connection("the network is down"));
 /// assert!(mailbox.send(&1).blocking().is_err());
 /// # Ok::<(), Error>(())
 /// ```
@@ -91,7 +92,7 @@ pub struct FakeBackend {
 }
 
 impl FakeBackend {
-    /// A backend without faults, with a clock that stands still.
+    /// A backend without faults. Its clock stands still until the test moves it.
     pub fn new() -> Self {
         let clock = ManualClock::new();
         let memory = MemoryBackend::with_clock(Arc::new(clock.clone()));
@@ -126,8 +127,8 @@ impl FakeBackend {
         self.script.lock().entries = indexes.into_iter().map(|index| (index, error.clone())).collect();
     }
 
-    /// Repeats the next deliveries, even of messages that are acknowledged, to test a consumer for
-    /// "at least once".
+    /// Delivers the messages of the next `deliveries` deliveries a second time, even if they are
+    /// acknowledged. Tests a consumer for delivery "at least once".
     pub fn deliver_twice(&self, deliveries: usize) {
         self.script.lock().duplicates = deliveries;
     }
@@ -164,7 +165,7 @@ impl Backend for FakeBackend {
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        self.script.or(|| self.memory.list())
+        self.script.run(|| self.memory.list())
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -180,12 +181,12 @@ struct FakeBytes {
 
 impl ByteMailbox for FakeBytes {
     fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
-        self.script.each(messages, |messages| self.memory.send(messages))
+        self.script.run_batch(messages, |messages| self.memory.send(messages))
     }
 
     fn receive(&self, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         let (script, memory) = (self.script.clone(), self.memory.clone());
-        self.script.or(|| {
+        self.script.run(|| {
             self.memory.receive(request).map(move |deliveries| {
                 let deliveries = deliveries?;
                 let mut faults = script.lock();
@@ -205,55 +206,55 @@ impl ByteMailbox for FakeBytes {
     }
 
     fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
-        self.script.each(receipts, |receipts| self.memory.acknowledge(receipts))
+        self.script.run_batch(receipts, |receipts| self.memory.acknowledge(receipts))
     }
 
     fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
-        self.script.each(changes, |changes| self.memory.set_visibility(changes))
+        self.script.run_batch(changes, |changes| self.memory.set_visibility(changes))
     }
 
     fn dead_letter(&self, letters: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
-        self.script.each(letters, |letters| self.memory.dead_letter(letters))
+        self.script.run_batch(letters, |letters| self.memory.dead_letter(letters))
     }
 
     fn purge(&self) -> Answer<Result<u64, Error>> {
-        self.script.or(|| self.memory.purge())
+        self.script.run(|| self.memory.purge())
     }
 
     fn identity(&self) -> Answer<Result<String, Error>> {
-        self.script.or(|| self.memory.identity())
+        self.script.run(|| self.memory.identity())
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        self.script.or(|| self.memory.counts())
+        self.script.run(|| self.memory.counts())
     }
 
     fn create(&self) -> Answer<Result<(), Error>> {
-        self.script.or(|| self.memory.create())
+        self.script.run(|| self.memory.create())
     }
 
     fn delete(&self) -> Answer<Result<(), Error>> {
-        self.script.or(|| self.memory.delete())
+        self.script.run(|| self.memory.delete())
     }
 
     fn cancel(&self, id: MessageId) -> Answer<Result<bool, Error>> {
-        self.script.or(|| self.memory.cancel(id))
+        self.script.run(|| self.memory.cancel(id))
     }
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
-        self.script.or(|| self.memory.peek(max))
+        self.script.run(|| self.memory.peek(max))
     }
 
     fn dead_letters(&self, max: usize) -> Answer<Result<Vec<DeadLetter>, Error>> {
-        self.script.or(|| self.memory.dead_letters(max))
+        self.script.run(|| self.memory.dead_letters(max))
     }
 
     fn redrive(&self, which: Redrive) -> Answer<Result<u64, Error>> {
-        self.script.or(|| self.memory.redrive(which))
+        self.script.run(|| self.memory.redrive(which))
     }
 
     fn purge_dead_letters(&self) -> Answer<Result<u64, Error>> {
-        self.script.or(|| self.memory.purge_dead_letters())
+        self.script.run(|| self.memory.purge_dead_letters())
     }
 }
 
@@ -265,39 +266,39 @@ struct FakeReplies {
 
 impl ReplyStore for FakeReplies {
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>> {
-        self.script.or(|| self.store.create(id, ttl))
+        self.script.run(|| self.store.create(id, ttl))
     }
 
     fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>> {
-        self.script.or(|| self.store.resolve(id, value))
+        self.script.run(|| self.store.resolve(id, value))
     }
 
     fn cancel(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        self.script.or(|| self.store.cancel(id))
+        self.script.run(|| self.store.cancel(id))
     }
 
     fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
-        self.script.or(|| self.store.get(id))
+        self.script.run(|| self.store.get(id))
     }
 
     fn consume(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>> {
-        self.script.or(|| self.store.consume(id))
+        self.script.run(|| self.store.consume(id))
     }
 
     fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
-        self.script.or(|| self.store.delete(id))
+        self.script.run(|| self.store.delete(id))
     }
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
-        self.script.or(|| self.store.scan_expired(limit))
+        self.script.run(|| self.store.scan_expired(limit))
     }
 
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>> {
-        self.script.or(|| self.store.cleanup_expired(limit))
+        self.script.run(|| self.store.cleanup_expired(limit))
     }
 
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
-        self.script.or(|| self.store.settled(id, wait))
+        self.script.run(|| self.store.settled(id, wait))
     }
 }
 
@@ -373,7 +374,8 @@ impl<T, R, C> FakeMailbox<T, R, C> {
         self.backend.fail_entries(indexes, error);
     }
 
-    /// Repeats the next deliveries, even of messages that are acknowledged.
+    /// Delivers the messages of the next `deliveries` deliveries a second time, even if they are
+    /// acknowledged.
     pub fn deliver_twice(&self, deliveries: usize) {
         self.backend.deliver_twice(deliveries);
     }

@@ -13,8 +13,8 @@ use crate::reply::Reply;
 use crate::resolver::MailboxResolver;
 use crate::resolver::address::MailboxName;
 
-/// Builds a message for a test of a handler. It comes from a real mailbox in memory, so it can be
-/// settled once.
+/// Builds a message for a test of a handler. The message is leased from a mailbox in memory, so it
+/// can be settled once.
 ///
 /// ```
 /// use postbox::testing::{FakeMailboxResolver, MessageBuilder};
@@ -108,7 +108,7 @@ impl<T> MessageBuilder<T> {
         C: Decode<T>,
     {
         let received = mailbox.receive().blocking().unwrap_or_else(|error| panic!("the body does not decode: {error}"));
-        let mut message = received.into_iter().next().expect("it was sent");
+        let mut message = received.into_iter().next().expect("the message was sent");
         message.body = self.body;
         let lease = &mut message.lease;
         lease.id = self.id.unwrap_or(lease.id.clone());

@@ -5,11 +5,11 @@
 //! | [`FakeMailbox`], [`FakeBackend`] | complete mailboxes in memory, with a [`ManualClock`] and faults on demand |
 //! | [`NullMailbox`], [`CollectingMailbox`] | mailboxes that drop messages, or keep them for the test |
 //! | [`MessageBuilder`] | a message for a test of a handler |
-//! | [`ImmediateReply`] | a reply that has come |
-//! | [`FakeMailboxResolver`] | a resolver with a log |
+//! | [`ImmediateReply`] | a reply that is already resolved |
+//! | [`FakeMailboxResolver`] | a resolver that keeps a log |
 //!
-//! All are backends behind the real [`Mailbox`](crate::Mailbox), so tests run the code of
-//! production. They need no server, and no sleeps: the test moves the clock.
+//! The doubles are backends behind the real [`Mailbox`](crate::Mailbox), so tests run the same code
+//! as a program. They need no server, and no sleeps: the test moves the clock.
 //!
 //! ```
 //! use postbox::Error;

@@ -1,4 +1,4 @@
-//! A resolver with a log.
+//! A resolver that keeps a log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,9 @@ use crate::mailbox::codec::{Decode, Json};
 use crate::mailbox::operation::Answer;
 use crate::resolver::MailboxResolver;
 
-/// A resolver that keeps a log. An identifier that is not registered resolves to a new
-/// [`CollectingMailbox`], unless it is to fail. Clones share their state.
+/// A resolver that keeps a log. An identifier that is not registered resolves to a
+/// [`CollectingMailbox`], unless [`fail_on`](Self::fail_on) makes it fail. Clones share their
+/// state.
 ///
 /// ```
 /// use postbox::testing::FakeMailboxResolver;
@@ -48,7 +49,7 @@ impl FakeMailboxResolver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes this identifier fail.
+    /// Makes the resolution of this identifier fail.
     #[must_use]
     pub fn fail_on(self, identifier: impl Into<String>) -> Self {
         self.lock().fail_on.insert(identifier.into());
@@ -63,7 +64,7 @@ impl FakeMailboxResolver {
         self
     }
 
-    /// The identifiers that were resolved, in order.
+    /// The identifiers that were resolved or failed, in order.
     pub fn resolution_log(&self) -> Vec<String> {
         self.lock().log.clone()
     }
@@ -97,7 +98,7 @@ impl MailboxResolver for FakeMailboxResolver {
         let mut state = self.lock();
         state.log.push(identifier.into());
         if state.fail_on.contains(identifier) {
-            return Answer::ready(Err(Error::resolution(identifier, "the test said so")));
+            return Answer::ready(Err(Error::resolution(identifier, "set by FakeMailboxResolver::fail_on")));
         }
         if let Some(mailbox) = state.known.get(identifier) {
             return Answer::ready(Ok(mailbox.clone()));
