@@ -21,7 +21,7 @@ pub fn normalise_uri(text: &str) -> Option<String> {
     Some(format!("{}://{}", uri.scheme, uri.location))
 }
 
-/// A URI as errors show it: without user, password and secret options.
+/// A URI as errors show it, without the parts that may be secret.
 pub fn without_secrets(text: &str) -> String {
     address::without_secrets(text)
 }

@@ -1,4 +1,4 @@
-//! What a `dynamodb://` URI says.
+//! The settings of a `dynamodb://` URI.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl TableConfig {
         Ok(TableConfig { region: uri.location, table, options })
     }
 
-    /// Makes the client of the table, and creates the table if the URI says so.
+    /// Creates the client of the table and, with `?create=true`, the table.
     pub(super) async fn open(self) -> Result<Arc<Table>, Error> {
         let table = Table::new(Client::new(&self.options.load(&self.region).await), self.table);
         if self.options.create {

@@ -1,4 +1,4 @@
-//! Replies in a DynamoDB table. The SQS backend uses it, because SQS has no place for replies.
+//! Replies in a DynamoDB table. The SQS backend uses it, because SQS cannot store replies.
 
 mod config;
 mod format;

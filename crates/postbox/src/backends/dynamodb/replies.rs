@@ -1,6 +1,7 @@
-//! The reply store: its verbs, on the [`Table`].
+//! The verbs of the reply store, on the [`Table`].
 //!
-//! DynamoDB has no clock that a write could use, so times are those of the programs that use the table.
+//! A write to DynamoDB cannot read the server's clock. So the programs that use the table provide
+//! the times.
 
 use std::fmt;
 use std::future::Future;
@@ -56,11 +57,12 @@ impl DynamoDbReplyStore {
         DynamoDbReplyStore { table: Table::new(client, table.into()) }
     }
 
-    /// Opens `dynamodb://region/table`. Options: `?endpoint=` of a server that is not AWS, `profile=`,
-    /// `create=true`.
+    /// Opens `dynamodb://region/table`. Options: `?endpoint=` of a server that is not AWS,
+    /// `profile=`, `create=true`.
     ///
     /// # Errors
-    /// [`Error::Resolution`] for an invalid URI, [`Error::Connection`] if the table cannot be created.
+    /// [`Error::Resolution`] for an invalid URI, [`Error::Connection`] if the table cannot be
+    /// created.
     pub fn open(uri: impl Into<String>) -> Call<Result<Self, Error>> {
         let uri = uri.into();
         Call::new(move || io_thread::ask(async move { Self::open_with(&uri, AwsOptions::default()).await }))
@@ -72,8 +74,8 @@ impl DynamoDbReplyStore {
         Ok(DynamoDbReplyStore { table })
     }
 
-    /// Creates the table with its index and its time to live, and waits until it is active. Succeeds
-    /// if the table exists.
+    /// Creates the table with its index and its time to live, and waits until it is active.
+    /// Succeeds if the table exists.
     ///
     /// # Errors
     /// [`Error::Connection`].

@@ -158,7 +158,8 @@ impl Table {
         match request.send().await {
             Ok(_) => Ok(true),
             Err(error) => match error.as_service_error() {
-                // With this token, the item is from an attempt whose response was lost.
+                // An item with this token was written by an earlier attempt, whose response was
+                // lost.
                 Some(PutItemError::ConditionalCheckFailedException(refusal)) => {
                     Ok(refusal.item.as_ref().is_some_and(|item| read_text(item, "token") == Some(&token)))
                 }
@@ -167,7 +168,7 @@ impl Table {
         }
     }
 
-    /// An update of an item that has not expired and has a state, `from`.
+    /// An update of an item that is in state `from` and has not expired.
     fn update(&self, id: &ReplyId, from: &str, changes: &str, token: &str) -> UpdateItemFluentBuilder {
         self.client
             .update_item()
@@ -184,7 +185,7 @@ impl Table {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
     }
 
-    /// The item of an update whose condition did not hold.
+    /// Returns the item if the condition of an update did not hold, and otherwise the error.
     fn refused(&self, error: SdkError<UpdateItemError>) -> Result<Option<Item>, Error> {
         match error.as_service_error() {
             Some(UpdateItemError::ConditionalCheckFailedException(refusal)) => Ok(refusal.item.clone()),
@@ -219,8 +220,8 @@ impl Table {
         }
     }
 
-    /// Takes a resolved reply: marks it as taken, then deletes it. A lost response to the mark loses
-    /// nothing, because the next take uses the same token.
+    /// Takes a resolved reply: marks it as taken, then deletes it. A lost response to the mark
+    /// loses nothing, because the next take uses the same token.
     pub(super) async fn take(self: &Arc<Self>, id: &ReplyId) -> Result<Option<ReplyEntry>, Error> {
         let token = {
             let mut unconfirmed = lock(&self.unconfirmed);
@@ -319,8 +320,8 @@ impl Table {
         }
     }
 
-    /// When the entries expire, `None` for settled ones. Keys that DynamoDB did not process are left
-    /// out.
+    /// When the entries expire, `None` for settled ones. Keys that DynamoDB did not process are
+    /// left out.
     pub(super) async fn pending_expiries(&self, ids: &[ReplyId]) -> Result<HashMap<ReplyId, Option<u64>>, Error> {
         let mut keys = KeysAndAttributes::builder()
             .consistent_read(true)

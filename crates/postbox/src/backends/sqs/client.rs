@@ -81,7 +81,7 @@ impl SqsClient {
         if given.read_timeout().is_some() {
             long = long.read_timeout(LONG_POLL_TIMEOUT);
         }
-        // Without a timeout, an unanswered request would block the requests behind it for ever.
+        // Without a timeout, an unanswered request would block the requests behind it.
         let attempt = given.operation_attempt_timeout().unwrap_or(ATTEMPT_TIMEOUT);
         let operation = given.operation_timeout().unwrap_or(OPERATION_TIMEOUT.max(attempt * 3));
         let short = given.to_builder().operation_attempt_timeout(attempt).operation_timeout(operation);
@@ -109,7 +109,8 @@ impl SqsClient {
         AwsError::new(&self.describe(url.rsplit('/').next()), error)
     }
 
-    /// The URL of a queue, `None` if it does not exist. `account` is the owner, if it is another one.
+    /// The URL of a queue, `None` if it does not exist. `account` is the owner, if it is another
+    /// account.
     pub(super) async fn queue_url(&self, queue: &str, account: Option<&str>) -> Result<Option<String>, AwsError> {
         if queue.len() > queue_name::MAX_LENGTH {
             return Ok(None);
@@ -170,7 +171,8 @@ impl SqsClient {
         response.map(drop).map_err(|error| self.error(url, error))
     }
 
-    /// Receives at most `max` messages. `extra` are system attributes beyond those of every delivery.
+    /// Receives at most `max` messages. `extra` are system attributes beyond those of every
+    /// delivery.
     pub(super) async fn receive(
         &self,
         url: &str,
@@ -231,7 +233,8 @@ impl SqsClient {
         Ok(names.map(|name| attributes.get(&name).and_then(|text| text.parse().ok()).unwrap_or(0)))
     }
 
-    /// Removes all messages, and returns SQS's count of them. `last_purge` is for the error message.
+    /// Removes all messages, and returns SQS's count of them. `last_purge` is for the error
+    /// message.
     pub(super) async fn purge(&self, url: &str, last_purge: Option<Instant>) -> Result<u64, AwsError> {
         let counts = self.counts(url).await?;
         let response = self.sdk.purge_queue().queue_url(url).send().await;
@@ -252,7 +255,7 @@ impl SqsClient {
         Ok(counts.iter().sum())
     }
 
-    /// Sends a message that comes from another queue.
+    /// Sends a message that was received from another queue.
     pub(super) async fn forward(
         &self,
         url: &str,

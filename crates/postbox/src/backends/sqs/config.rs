@@ -1,4 +1,4 @@
-//! The configuration of the backend, and what a URI says of it.
+//! The configuration of the backend, from a URI or a builder.
 
 use std::sync::{Arc, LazyLock};
 
@@ -19,7 +19,7 @@ pub(crate) const OPTIONS: &[&str] =
 /// The open backends by region and options. Two opens of the same URI share one.
 static OPEN: LazyLock<OpenStores<String, Inner>> = LazyLock::new(OpenStores::default);
 
-/// What a URI or a builder says of all mailboxes of a backend.
+/// The settings of a backend, which apply to all its mailboxes.
 #[derive(Clone, Debug)]
 pub(super) struct SqsConfig {
     /// Create queues that do not exist.

@@ -22,8 +22,8 @@ use crate::runtime::lock;
 const LEASE_SECONDS: i32 = 60;
 /// The wait for dead letters that SQS counts and has not returned, in seconds.
 const SEARCH_SECONDS: i32 = 1;
-/// The retention of a dead-letter queue, in seconds. It is SQS's maximum, because SQS counts it from
-/// when a message was first sent.
+/// The retention of a dead-letter queue, in seconds. It is SQS's maximum, because SQS counts it
+/// from when a message was first sent.
 const RETENTION_SECONDS: u32 = 14 * 24 * 60 * 60;
 /// The first and the longest pause between two requests for the progress of a move task.
 const PROGRESS_PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
@@ -135,8 +135,8 @@ impl Queue {
         sources.is_ok_and(|sources| matches!(&sources.queue_urls[..], [url] if name(url).as_ref() == Some(&self.name)))
     }
 
-    /// Moves a delivery to the dead-letter queue: sends it there, then deletes it here. After a crash
-    /// in between it is in both.
+    /// Moves a delivery to the dead-letter queue: sends it there, then deletes it here. After a
+    /// crash in between it is in both.
     pub(super) async fn dead_letter(self: &Arc<Self>, receipt: Receipt, reason: String) -> Result<(), Error> {
         let expired = || Error::ReceiptHandleExpired { id: receipt.id.clone() };
         self.leases.begin_when_idle(&receipt.handle).await.ok_or_else(expired)?;
@@ -169,7 +169,8 @@ impl Queue {
         let max_len = reason.len().saturating_sub(excess);
         let end = (0..=max_len).rev().find(|index| reason.is_char_boundary(*index)).unwrap_or(0);
         let message = encode(&reason[..end]);
-        // The same id in each attempt, and another one after a redrive: SQS remembers it for five minutes.
+        // The same id in each attempt, and another one after a redrive: SQS remembers it for five
+        // minutes.
         let deduplication_id = format!("dead-{:.100}-{}", delivery.id.to_string(), as_millis(delivery.enqueued_at));
         let sent = self.client.forward(&dead_letters.url, message, self.is_fifo, group, &deduplication_id).await;
         sent.map_err(|error| self.dead_letter_error(error))
@@ -199,8 +200,8 @@ impl Queue {
         let mut leased = LeasedDeadLetters::default();
         let mut seen = HashSet::new();
         while leased.messages.len() < max {
-            // One receive does not find all messages, and SQS's count lags behind. So the search goes
-            // on while SQS counts more messages than were seen.
+            // One receive does not find all messages, and SQS's count lags behind. So the search
+            // continues while SQS counts more messages than it has returned.
             let wait = if seen.is_empty() || seen.len() < visible { SEARCH_SECONDS } else { 0 };
             let count = if id.is_some() { MAX_BATCH } else { (max - leased.messages.len()).min(MAX_BATCH) };
             let found = self
@@ -219,7 +220,8 @@ impl Queue {
                 let is_new = seen.insert(message.sqs_id.clone());
                 let mut messages = leased.messages.iter_mut();
                 if let Some(earlier) = messages.find(|earlier| earlier.sqs_id == message.sqs_id) {
-                    // Its lease has ended meanwhile. Only the new receipt is valid.
+                    // SQS returned the message again, because the earlier lease has ended. Only the
+                    // new receipt is valid.
                     *earlier = message;
                     continue;
                 }

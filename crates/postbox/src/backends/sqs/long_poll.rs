@@ -16,7 +16,8 @@ use crate::error::Error;
 use crate::runtime::lock;
 use crate::runtime::oneshot;
 
-/// The most concurrent long polls while they return messages. An empty response reduces them to one.
+/// The most concurrent long polls while they return messages. An empty response reduces them to
+/// one.
 const MAX_POLLS: usize = 16;
 /// The longest wait that SQS allows.
 const MAX_WAIT_SECONDS: i32 = 20;
@@ -48,7 +49,7 @@ struct Waiter {
     sender: oneshot::Sender<Vec<Delivery>>,
 }
 
-/// What a waiter gets when a long poll ends.
+/// A waiter, and its result at the end of a long poll.
 type Answer = (oneshot::Sender<Vec<Delivery>>, Result<Vec<Delivery>, Error>);
 
 impl Waiter {
@@ -77,7 +78,8 @@ impl LongPoll {
 
 /// The time after which a receiver returns without messages.
 pub(super) fn max_response_time(wait: Duration) -> Duration {
-    // The shortest long poll takes a second. A receiver with a shorter wait does not wait for its end.
+    // The shortest long poll takes a second. A receiver with a shorter wait does not wait for its
+    // end.
     if wait < Duration::from_secs(1) { wait } else { wait.saturating_add(GRACE) }
 }
 
@@ -150,7 +152,8 @@ impl LongPolls {
         left
     }
 
-    /// Hands messages out. Returns the answers of the waiters, and the messages that no waiter takes.
+    /// Hands messages out. Returns the answers of the waiters, and the messages that no waiter
+    /// takes.
     fn hand_out(&self, state: &mut State, poll: &LongPoll, found: Vec<Delivery>) -> (Vec<Answer>, Vec<Delivery>) {
         state.max_polls = match found.len() {
             0 => 1,

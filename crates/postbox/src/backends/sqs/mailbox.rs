@@ -50,8 +50,8 @@ impl SqsMailbox {
 
 impl ByteMailbox for SqsMailbox {
     fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
-        // SQS does not tell a duplicate from the first message. The reply to a duplicate would never
-        // come.
+        // The response of SQS does not show that a message is a duplicate. SQS does not deliver a
+        // duplicate, so a duplicate request would never be answered.
         let is_deduplicated_request = |message: &Outgoing| {
             message.headers.as_ref().is_some_and(|headers| headers.reply.is_some())
                 && message.special.as_ref().is_some_and(|special| special.deduplication.is_some())

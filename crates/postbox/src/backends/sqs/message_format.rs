@@ -1,8 +1,8 @@
 //! How a message is written for SQS: a text body, at most ten attributes, and SQS's own attributes.
 //!
 //! `docs/wire-format.md` describes it. The sender's attributes are message attributes with the same
-//! names. Everything else is in the attribute [`HEADERS`], as are attributes that SQS refuses or has
-//! no room for.
+//! names. The attribute [`HEADERS`] has all other metadata, and the attributes that SQS refuses or
+//! has no room for.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -103,7 +103,8 @@ impl<'de> Deserialize<'de> for Attributes<'_> {
     }
 }
 
-/// What `dead_letter` records in a message. A message that SQS's policy moves has no record.
+/// The record that `dead_letter` adds to a message. A message that SQS's policy moves has no
+/// record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub(super) struct DeadLetterRecord {
@@ -127,7 +128,7 @@ pub(super) struct EncodedMessage {
     pub(super) size: usize,
 }
 
-/// What is encoded: a new message, or a delivery that moves to another queue.
+/// The parts of a message to encode: a new one, or a delivery that moves to another queue.
 pub(super) struct MessageContent<'a> {
     /// `None` where SQS's id is the id of the message.
     pub(super) id: Option<&'a MessageId>,
@@ -289,22 +290,23 @@ impl ReceivedMessage {
             delivery,
             group: system.get(&SystemAttribute::MessageGroupId).cloned(),
             sqs_id,
-            // A message that the policy moved may still have the record of an earlier `dead_letter`:
-            // SQS's redrive changes nothing in a message.
+            // A message that the policy moved may still have the record of an earlier
+            // `dead_letter`: SQS's redrive changes nothing in a message.
             dead_letter: envelope.dead_letter.filter(|_| policy_source.is_none()),
             policy_source,
             first_received: number(&SystemAttribute::ApproximateFirstReceiveTimestamp),
         }
     }
 
-    /// Whether the dead letter comes from a queue. `true` if one of the two ARNs is not known.
+    /// Whether the dead letter comes from the queue with this ARN. `true` if the ARN or the origin
+    /// of the dead letter is not known.
     pub(super) fn is_from(&self, arn: Option<&str>) -> bool {
         let source = self.policy_source.as_deref().or_else(|| self.dead_letter.as_ref()?.source.as_deref());
         source.is_none() || arn.is_none() || source == arn
     }
 
-    /// Converts to a dead letter. If the redrive policy moved the message, SQS says neither when nor
-    /// after how many deliveries. The time is then that of the first delivery, and the count is
+    /// Converts to a dead letter. If the redrive policy moved the message, SQS does not record the
+    /// time and the delivery count. The time is then that of the first delivery, and the count is
     /// `max_deliveries`.
     pub(super) fn into_dead_letter(self, max_deliveries: Option<u32>) -> DeadLetter {
         let ReceivedMessage { mut delivery, dead_letter, first_received, .. } = self;

@@ -1,7 +1,7 @@
 //! Mailboxes on AWS SQS.
 //!
 //! A mailbox is a queue, standard or FIFO. Concurrent operations share requests, and receives that
-//! wait share long polls. `docs/aws.md` says what is stored and what is promised.
+//! wait share long polls. `docs/aws.md` describes the stored format and the guarantees.
 
 mod client;
 mod config;
@@ -86,21 +86,22 @@ pub struct SqsBuilder {
 }
 
 impl SqsBuilder {
-    /// Whether a queue that does not exist is created at its first use. By default that is an error.
+    /// Whether a queue that does not exist is created at its first use. By default that is an
+    /// error.
     pub fn create_missing(mut self, creates: bool) -> Self {
         self.config.create_missing = creates;
         self
     }
 
-    /// Whether concurrent operations share requests, at most ten per request. The default is `true`.
-    /// A lone operation never waits for others.
+    /// Whether concurrent operations share requests, at most ten per request. The default is
+    /// `true`. While no request is in progress, an operation is sent at once.
     pub fn gather(mut self, gathers: bool) -> Self {
         self.config.gather = gathers;
         self
     }
 
     /// The group of messages without a group, on FIFO queues: they are delivered in order, one at a
-    /// time. By default each of them is its own group.
+    /// time. By default each of them is a group by itself.
     pub fn default_group(mut self, group: impl Into<String>) -> Self {
         self.config.default_group = Some(group.into());
         self
@@ -168,8 +169,8 @@ impl QueueSettings {
         self
     }
 
-    /// The lease of a receive without a visibility timeout. Postbox always sends one; other programs
-    /// may not.
+    /// The lease of a receive without a visibility timeout. Postbox always sends one; other
+    /// programs may not.
     #[must_use]
     pub fn visibility_timeout(self, timeout: Duration) -> Self {
         self.with(Attribute::VisibilityTimeout, whole_seconds(timeout))
@@ -193,7 +194,8 @@ impl QueueSettings {
         self.with(Attribute::MaximumMessageSize, bytes)
     }
 
-    /// After this many deliveries SQS moves a message to the dead-letter queue, which is created too.
+    /// After this many deliveries SQS moves a message to the dead-letter queue, which
+    /// Postbox creates too.
     #[must_use]
     pub fn max_deliveries(mut self, max: u32) -> Self {
         self.max_deliveries = Some(max);

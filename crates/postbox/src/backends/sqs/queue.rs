@@ -45,7 +45,7 @@ pub(super) struct Queue {
     pub(super) dead_letter_info: Mutex<Option<Arc<QueueInfo>>>,
     /// Held while the queue is looked up or created.
     lookup: tokio::sync::Mutex<()>,
-    /// What the handles of the mailbox want the redrive policy to say.
+    /// The maximum number of deliveries that the handles of the mailbox ask for.
     max_deliveries: Mutex<Option<u32>>,
     last_purge: Mutex<Option<Instant>>,
     pub(super) sends: Batcher<PendingSend>,
@@ -174,8 +174,8 @@ impl Queue {
         if let Some(info) = lock(&self.info).clone() {
             return Ok(info);
         }
-        // As a task of the I/O thread: the look-up goes on for other operations if this caller's
-        // future is dropped.
+        // The look-up is a task of the I/O thread. It continues for other operations if this
+        // caller's future is dropped.
         let queue = Arc::clone(self);
         io_thread::ask(async move { queue.look_up().await }).await
     }
@@ -219,7 +219,7 @@ impl Queue {
     async fn create_default(&self) -> Result<Arc<QueueInfo>, Error> {
         let max_deliveries = *lock(&self.max_deliveries);
         match self.create_with(Vec::new(), max_deliveries).await {
-            // Another program may have created it meanwhile.
+            // Another program may have created the queue since the look-up.
             Err(error @ Error::InvalidParameter { .. }) => match self.find_url().await? {
                 Some(url) => self.read_info(url, true).await,
                 None => Err(error),
@@ -266,7 +266,7 @@ impl Queue {
         Ok(())
     }
 
-    /// A redrive policy to the mailbox's own dead-letter queue, which is created if it does not exist.
+    /// A redrive policy to the mailbox's dead-letter queue, which is created if it does not exist.
     async fn new_redrive_policy(&self, max_deliveries: u32) -> Result<RedrivePolicy, Error> {
         let url = match self.find_dead_letter_queue().await? {
             Some(url) => url,
@@ -279,8 +279,8 @@ impl Queue {
         Ok(RedrivePolicy { target, max_deliveries })
     }
 
-    /// Reads the attributes of the queue. If the redrive policy is not what the handles want, it is
-    /// changed or, unless `may_change`, an error.
+    /// Reads the attributes of the queue. If the redrive policy differs from the settings of the
+    /// handles, `may_change` decides whether it is changed or an error is returned.
     async fn read_info(&self, url: String, may_change: bool) -> Result<Arc<QueueInfo>, Error> {
         let mut info = self.client.queue_info(url).await.map_err(|error| self.error(error))?;
         let current = info.redrive_policy.as_ref().map(|policy| policy.max_deliveries);
@@ -327,9 +327,9 @@ impl Queue {
 
     /// Sends a batch request, and sends entries again that failed on the server's side.
     ///
-    /// `check` says whether an entry may still be sent. `must_precede` says whether its first
-    /// argument must not be executed after the second: such an entry is not sent again when the
-    /// second one has succeeded.
+    /// `check` returns whether an entry may still be sent. `must_precede` returns whether its first
+    /// argument must not be executed after its second one. Such an entry is not sent again when the
+    /// other one has succeeded.
     pub(super) async fn request_with_retries<E, F>(
         &self,
         entries: Vec<E>,

@@ -78,8 +78,8 @@ pub(super) fn dead_letter_queue(queue: &str) -> String {
     format!("{base}{DEAD_LETTER_SUFFIX}{suffix}")
 }
 
-/// The mailbox that a queue belongs to. `None` for dead-letter queues, and for names that no mailbox
-/// has.
+/// The mailbox that a queue belongs to. `None` for dead-letter queues, and for names that no
+/// mailbox has.
 pub(super) fn to_mailbox(queue: &str) -> Option<MailboxName> {
     let (base, suffix) = split_fifo(queue);
     if base.ends_with(DEAD_LETTER_SUFFIX) {

@@ -16,8 +16,8 @@ use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
 use crate::runtime::oneshot;
 
-/// A server that answers an empty long poll sooner does not wait. The next long poll is then delayed
-/// by this time.
+/// A server that answers an empty long poll sooner does not wait. The next long poll is then
+/// delayed by this time.
 const MIN_EMPTY_POLL: Duration = Duration::from_millis(250);
 
 /// A receive without a wait, which waits for its request.

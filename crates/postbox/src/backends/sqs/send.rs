@@ -80,8 +80,8 @@ impl Queue {
         self.send_batch(&info, batch).await;
     }
 
-    /// Encodes messages. If one is too large, the limit of the queue is read again, since it may have
-    /// changed.
+    /// Encodes messages. If one is too large, the limit of the queue is read again, since it may
+    /// have changed.
     async fn encode(self: &Arc<Self>, entries: &[PendingSend]) -> Result<(Arc<QueueInfo>, Vec<EncodedMessage>), Error> {
         let encode_all =
             |info: &QueueInfo| -> Vec<_> { entries.iter().map(|entry| encode(info, &entry.message)).collect() };
@@ -115,7 +115,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The message group on a FIFO queue. A message without one is its own group.
+    /// The message group on a FIFO queue. A message without one is a group by itself.
     fn group(&self, message: &Outgoing) -> Option<String> {
         let given = || message.special.as_deref().and_then(|special| special.group.clone());
         let default = || self.client.config.default_group.clone();
@@ -194,8 +194,8 @@ pub(super) fn is_fifo_id(text: &str) -> bool {
 }
 
 /// Whether SQS's id is the id of the message, because SQS may deduplicate it: a repeated send then
-/// returns the id of the first. A request is never deduplicated by content: its caller waits for a
-/// reply of its own.
+/// returns the id of the first. A request is never deduplicated by content, because each request
+/// has a separate reply.
 fn has_sqs_id(info: &QueueInfo, message: &Outgoing) -> bool {
     let is_request = message.headers.as_ref().is_some_and(|headers| headers.reply.is_some());
     let has_deduplication_id = message.special.as_deref().is_some_and(|special| special.deduplication.is_some());

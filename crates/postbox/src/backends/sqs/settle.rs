@@ -172,7 +172,8 @@ impl Queue {
             }
             Some(Visibility::Extend(by)) => Action::Extend(whole_seconds(by)),
             Some(Visibility::Return(by)) => Action::Return(whole_seconds(by)),
-            // SQS counts a released delivery all the same.
+            // SQS has no release without counting the delivery, so a release is a return without
+            // delay.
             Some(Visibility::Release) => Action::Return(0),
         };
         if let Some(number) = action.visibility_seconds() {
@@ -194,7 +195,8 @@ impl Queue {
             Ok(info) => info,
             Err(error) => {
                 for PendingSettle { guard, sender, .. } in entries {
-                    // Before the caller is told, so that it can try again.
+                    // The guard is dropped before the caller gets the error, so that the caller can
+                    // retry.
                     drop(guard);
                     sender.send(Err(error.clone()));
                 }

@@ -1,5 +1,5 @@
--- The first part of every mailbox script, after `time.lua`: the stored format, and what all verbs
--- share.
+-- The first part of every mailbox script, after `time.lua`: the stored format, and the code that
+-- all verbs share.
 --
 -- KEYS: the keys of the mailbox, in the order of the list below.
 -- ARGV: 1 the request's token, 2 settings, 3 `1` in a cluster, 4 the field of `meta` that remembers
@@ -119,8 +119,8 @@ local function with_next_rank(entry)
     .. string.char(math.floor(upper / 8), upper % 8 * 32 + byte(entry, 26) % 32) .. sub(entry, 27)
 end
 
--- Every verb ends with this. It stores the changed fields of `meta` and wakes receivers. A verb
--- that writes gives its result, which is remembered.
+-- Every verb ends with this function, which stores the changed fields of `meta` and wakes
+-- receivers. A verb that writes passes its result, which is stored for repeated requests.
 local function finish_operation(result)
   local fields = result and { OPERATION, TOKEN .. seconds .. result } or {}
   if is_deadline_read and stored_settings then
@@ -177,8 +177,8 @@ local function has_due_messages()
   return settings.expiring or next_deadline <= now
 end
 
--- Returns the bodies of entries, and false for tombstones. The id of an expired message may be in
--- use again. So the record of a message that expires names its entry.
+-- Returns the bodies of entries, and false for tombstones. The id of an expired message may have
+-- been used again. So an entry that expires is valid only if the record of its id names this entry.
 local function read_bodies(entries)
   local ids = {}
   for i = 1, #entries do

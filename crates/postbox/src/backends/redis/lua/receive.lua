@@ -4,6 +4,6 @@ if not is_plain then
   lease_ready()
 end
 mark_leased(members)
--- Receives of this request have taken these messages, so no other receiver is woken for them.
+-- This request has leased these messages, so it wakes no other receiver for them.
 ready_count = math.max(0, ready_count - #members)
 return finish_receive()

@@ -1,5 +1,5 @@
 -- Makes dead letters visible again, up to the limit of the mailbox.
--- ARGV: 6 the maximum, 7 the id of the only one, or nothing. Returns the number of messages.
+-- ARGV: 6 the maximum, 7 the id of a single message, or nothing. Returns the number of messages.
 if replayed then return tonumber(replayed) end
 promote_due()
 local max = tonumber(ARGV[6])

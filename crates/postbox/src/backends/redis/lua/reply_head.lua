@@ -15,7 +15,7 @@ local GRACE_MILLIS = 60000
 local call = redis.call
 local now = math.floor(clock() / 2000)
 
--- Returns nothing if there is no entry.
+-- Returns the state at this time, or nothing if the entry does not exist or is consumed.
 local function current_state(state, expires)
   if not state or state == 'gone' then return nil end
   return tonumber(expires) <= now and 'expired' or state

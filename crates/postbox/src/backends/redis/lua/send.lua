@@ -1,6 +1,6 @@
 -- Stores messages of all kinds. `send_plain.lua` describes the arguments and the result.
 
--- Returns the message of an id that the mailbox or its dead letters hold.
+-- Returns the message with an id, from the mailbox or from its dead letters.
 local function stored_message(id)
   local packed = call('HGET', DEAD_LETTERS, id)
   return packed and cmsgpack.unpack(packed).b or call('HGET', DATA, id)

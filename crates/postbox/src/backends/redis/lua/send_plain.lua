@@ -1,5 +1,5 @@
--- Stores plain messages: without delay, expiry, group, own id or deduplication id. Continues with
--- `send.lua` if a message is not plain, if the mailbox has a limit, or if messages are due.
+-- Stores plain messages: without delay, expiry, group, chosen id or deduplication id. Continues
+-- with `send.lua` if a message is not plain, if the mailbox has a limit, or if messages are due.
 --
 -- ARGV: 6 `1` if all messages are plain. Then for each message: its id, its body and, unless all
 -- are plain, its delay in milliseconds and its options.

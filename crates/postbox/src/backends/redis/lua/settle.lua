@@ -13,7 +13,8 @@ for i = 7, #ARGV, step do
     if operation == 'E' then
       local extended = unique_time() + argument * 2000
       if extended > deadline then
-        -- Removed first: a server without memory refuses a script whose first write adds.
+        -- The member is removed first, because a server without memory refuses a script whose first
+        -- write needs memory.
         call('ZREM', INVISIBLE, member)
         call('ZADD', INVISIBLE, extended, member)
       end

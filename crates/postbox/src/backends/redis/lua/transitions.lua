@@ -4,7 +4,7 @@
 local DELIVERIES_SPENT = 'delivered as often as the mailbox allows, and never acknowledged'
 local ready_entries, times_used = {}, 0
 
--- Returns a time after all others of this script, to keep the order of what it adds.
+-- Returns a time after all earlier ones of this script, so that scores keep the order of insertion.
 local function unique_time()
   times_used = times_used + 1
   return now + times_used
@@ -47,7 +47,7 @@ local function has_spent_deliveries(entry)
   return settings.max_deliveries and struct.unpack('>I3', entry, 2) >= settings.max_deliveries
 end
 
--- Leaves an expired message to `delete_expired`, which deletes in the order of expiry.
+-- Marks a message as expired. `delete_expired` deletes it, in the order of expiry.
 local function mark_expired(entry, record)
   call('ZADD', EXPIRING, record.x, id_of(entry))
   write_record(entry, record, 'X')
@@ -133,7 +133,8 @@ local function add_delayed(state, entry, record, milliseconds)
   is_deadline_added = true
 end
 
--- Puts messages back that no handler has seen: to their old places, without counting the delivery.
+-- Returns messages that no handler has seen to their old positions in `pending`. Their deliveries
+-- do not count.
 local function release_entries(entries)
   local function rank_of(entry)
     local upper, next = byte(entry, 25, 26)
@@ -154,7 +155,7 @@ local function release_entries(entries)
     write_record(entry, record, 'P')
     released[i] = { rank_of(entry), entry }
   end
-  -- In descending order, most of them go to the head of the list.
+  -- In descending order of rank, most entries go to the head of the list, which is fast.
   table.sort(released, function(one, other) return one[1] > other[1] end)
   for _, one in ipairs(released) do
     local own_rank, entry = one[1], one[2]
