@@ -1,0 +1,18 @@
+//! A queue as SQS describes it: its name, ARN and URL, its attributes, policy and tags.
+
+mod address;
+mod attributes;
+mod listing;
+mod move_task;
+mod permissions;
+mod redrive;
+mod tags;
+
+pub use address::{QueueAddress, QueueUrl, Scope, check_name};
+pub use attributes::{DeduplicationScope, FifoThroughputLimit, QueueAttributes, QueueFigures};
+pub(crate) use attributes::is_queue_attribute;
+pub use listing::{Page, list};
+pub use move_task::{TaskHandle, parse_task_arn};
+pub use permissions::{add_permission, remove_permission};
+pub use redrive::{RedriveAllowPolicy, RedrivePolicy};
+pub use tags::{check_new_tags, check_tag_keys};
