@@ -87,7 +87,8 @@ pub(crate) fn forbidden_character(text: &str, place: &str) -> Option<String> {
 pub fn check_attributes(attributes: &BTreeMap<String, MessageAttribute>) -> Result<(), SqsError> {
     if attributes.len() > MOST_ATTRIBUTES {
         let count = attributes.len();
-        let message = format!("Number of message attributes [{count}] exceeds the allowed maximum [{MOST_ATTRIBUTES}].");
+        let message =
+            format!("Number of message attributes [{count}] exceeds the allowed maximum [{MOST_ATTRIBUTES}].");
         return Err(SqsError::parameter(message));
     }
     attributes.iter().try_for_each(|(name, attribute)| {

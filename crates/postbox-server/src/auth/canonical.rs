@@ -70,15 +70,13 @@ fn canonical_query(query: &str) -> String {
 /// The values of a header, joined by commas, with runs of spaces made one.
 fn canonical_header(http: &HttpRequest<'_>, name: &str) -> String {
     let values = http.headers.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
-    let values: Vec<String> =
-        values.map(|(_, value)| value.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let values: Vec<String> = values.map(|(_, value)| value.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     values.join(",")
 }
 
 /// The canonical request, with the headers that are signed.
 pub fn canonical_request(http: &HttpRequest<'_>, signed_headers: &[String]) -> String {
-    let mut canonical =
-        format!("{}\n{}\n{}\n", http.method, canonical_path(http.path), canonical_query(http.query));
+    let mut canonical = format!("{}\n{}\n{}\n", http.method, canonical_path(http.path), canonical_query(http.query));
     for name in signed_headers {
         canonical.push_str(&format!("{name}:{}\n", canonical_header(http, name)));
     }
@@ -94,10 +92,12 @@ pub fn string_to_sign(time: &str, scope: &str, canonical_request: &str) -> Strin
 /// The key that signs what a secret key signs in one scope.
 pub fn signing_key(secret: &Secret, scope: &str) -> [u8; 32] {
     let first = format!("AWS4{}", secret.reveal()).into_bytes();
-    scope.split('/').fold(None, |key: Option<[u8; 32]>, element| {
-        Some(hmac(key.as_ref().map_or(&first[..], |key| &key[..]), element.as_bytes()))
-    })
-    .expect("a text has at least one element")
+    scope
+        .split('/')
+        .fold(None, |key: Option<[u8; 32]>, element| {
+            Some(hmac(key.as_ref().map_or(&first[..], |key| &key[..]), element.as_bytes()))
+        })
+        .expect("a text has at least one element")
 }
 
 /// The signature, in lower-case hexadecimal digits.

@@ -51,7 +51,8 @@ pub fn check_send_batch(
     }
     let size: usize = messages.iter().map(OutgoingMessage::size).sum();
     if size > LARGEST_MESSAGE {
-        let message = format!("Batch requests cannot be longer than {LARGEST_MESSAGE} bytes. You have sent {size} bytes.");
+        let message =
+            format!("Batch requests cannot be longer than {LARGEST_MESSAGE} bytes. You have sent {size} bytes.");
         return Err(SqsError::new(ErrorKind::BatchRequestTooLong, message));
     }
     if queue.fifo {

@@ -85,9 +85,7 @@ impl OutgoingMessage<'_> {
             None | Some(0) => Ok(()),
             Some(delay @ 1..) if fifo => Err(wrong_queue_type(delay, "DelaySeconds")),
             Some(1..=LONGEST_DELAY) => Ok(()),
-            Some(delay) => {
-                Err(SqsError::invalid(delay, "DelaySeconds", "DelaySeconds must be >= 0 and <= 900."))
-            }
+            Some(delay) => Err(SqsError::invalid(delay, "DelaySeconds", "DelaySeconds must be >= 0 and <= 900.")),
         }
     }
 

@@ -327,9 +327,6 @@ fn parse_policy(value: &str) -> Result<Option<String>, SqsError> {
 }
 
 /// An empty text removes the attribute.
-fn parse_unless_empty<T>(
-    text: &str,
-    parse: impl Fn(&str) -> Result<T, SqsError>,
-) -> Result<Option<T>, SqsError> {
+fn parse_unless_empty<T>(text: &str, parse: impl Fn(&str) -> Result<T, SqsError>) -> Result<Option<T>, SqsError> {
     if text.is_empty() { Ok(None) } else { parse(text).map(Some) }
 }

@@ -35,9 +35,8 @@ pub fn list<'a>(
     };
     let after = next_token.map(decode).transpose()?;
     let prefix = prefix.unwrap_or_default();
-    let mut rest = names
-        .into_iter()
-        .filter(|name| name.starts_with(prefix) && after.as_deref().is_none_or(|after| *name > after));
+    let mut rest =
+        names.into_iter().filter(|name| name.starts_with(prefix) && after.as_deref().is_none_or(|after| *name > after));
     let names: Vec<&str> = rest.by_ref().take(limit).collect();
     let has_more = max_results.is_some() && rest.next().is_some();
     let next_token = names.last().filter(|_| has_more).map(|name| BASE64.encode(name));

@@ -9,10 +9,10 @@ mod redrive;
 mod tags;
 
 pub use address::{QueueAddress, QueueUrl, Scope, check_name};
-pub use attributes::{DeduplicationScope, FifoThroughputLimit, QueueAttributes, QueueFigures};
 pub(crate) use attributes::is_queue_attribute;
+pub use attributes::{DeduplicationScope, FifoThroughputLimit, QueueAttributes, QueueFigures};
 pub use listing::{Page, list};
 pub use move_task::{TaskHandle, parse_task_arn};
 pub use permissions::{add_permission, remove_permission};
 pub use redrive::{RedriveAllowPolicy, RedrivePolicy};
-pub use tags::{check_new_tags, check_tag_keys};
+pub use tags::{check_new_tags, check_tag_keys, check_tag_request, check_untag_request};

@@ -95,11 +95,7 @@ fn has_label(statement: &Value, label: &str) -> bool {
 }
 
 /// The policy after AddPermission.
-pub fn add_permission(
-    queue: &QueueAddress,
-    policy: Option<&str>,
-    request: &AddPermission,
-) -> Result<String, SqsError> {
+pub fn add_permission(queue: &QueueAddress, policy: Option<&str>, request: &AddPermission) -> Result<String, SqsError> {
     check(request)?;
     let mut document = document(queue, policy);
     let mut statements = take_statements(&mut document);

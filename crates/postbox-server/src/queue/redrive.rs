@@ -47,9 +47,7 @@ impl RedrivePolicy {
         let dead_letter_queue = QueueAddress::from_arn(arn)
             .ok_or_else(|| refused(text, PARAMETER, "Invalid value for deadLetterTargetArn."))?;
         match count {
-            Some(count @ 1..=MOST_RECEIVES) => {
-                Ok(RedrivePolicy { dead_letter_queue, max_receive_count: count as u32 })
-            }
+            Some(count @ 1..=MOST_RECEIVES) => Ok(RedrivePolicy { dead_letter_queue, max_receive_count: count as u32 }),
             _ => {
                 let found = map["maxReceiveCount"].to_string();
                 let reason = format!(

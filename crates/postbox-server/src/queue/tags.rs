@@ -36,3 +36,13 @@ pub fn check_tag_keys<'a>(keys: impl IntoIterator<Item = &'a String>) -> Result<
     }
     Err(SqsError::parameter("Tag keys must be between 1 and 128 characters in length."))
 }
+
+/// Checks that a TagQueue has tags.
+pub fn check_tag_request(tags: &BTreeMap<String, String>) -> Result<(), SqsError> {
+    if tags.is_empty() { Err(SqsError::missing("Tags")) } else { Ok(()) }
+}
+
+/// Checks the keys of an UntagQueue. AWS takes the absence of keys for an invalid key.
+pub fn check_untag_request(keys: &[String]) -> Result<(), SqsError> {
+    if keys.is_empty() { check_tag_keys([&String::new()]) } else { check_tag_keys(keys) }
+}

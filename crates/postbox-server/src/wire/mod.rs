@@ -19,7 +19,6 @@ mod round_trip_tests;
 pub(crate) mod shape;
 mod xml;
 
-
 pub use http::{HttpRequest, HttpResponse};
 pub use request::{Action, Request};
 pub use response::Response;

@@ -138,9 +138,7 @@ impl Visitor for QueryReader {
     fn integer(&mut self, member: Member, value: &mut Option<i64>) -> Result<(), SqsError> {
         *value = match self.take(member) {
             None => None,
-            Some(text) => {
-                Some(text.trim().parse().map_err(|_| malformed(format!("For input string: \"{text}\"")))?)
-            }
+            Some(text) => Some(text.trim().parse().map_err(|_| malformed(format!("For input string: \"{text}\"")))?),
         };
         Ok(())
     }

@@ -66,7 +66,8 @@ macro_rules! actions {
                 })
             }
 
-            /// Takes the members out of a request by `visitor`.
+            /// Takes the members out of a request by `visitor`, to play the client.
+            #[cfg(test)]
             pub(crate) fn write<V: Visitor>(&mut self, visitor: &mut V) -> Result<(), SqsError> {
                 match self { $( Request::$action(request) => request.visit(visitor), )* }
             }

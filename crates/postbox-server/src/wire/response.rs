@@ -48,7 +48,8 @@ macro_rules! responses {
                 }
             }
 
-            /// Reads the answer to `action` by `visitor`.
+            /// Reads the answer to `action` by `visitor`, to play the client.
+            #[cfg(test)]
             pub(crate) fn read<V: Visitor>(action: Action, visitor: &mut V) -> Result<Self, SqsError> {
                 Ok(match action {
                     $( Action::$action => {

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 /// `AttributeName.2`. So is a map, whose entries have a key and a value element: `Attribute.1.Name`,
 /// `Attribute.1.Value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub(crate) struct Member {
     /// The name in JSON.
-    pub json: &'static str,
+    pub(crate) json: &'static str,
     /// The name in the query protocol.
-    pub query: &'static str,
+    pub(crate) query: &'static str,
     /// The names of key and value in an entry of a map.
-    pub entry: (&'static str, &'static str),
+    pub(crate) entry: (&'static str, &'static str),
 }
 
 impl Member {
