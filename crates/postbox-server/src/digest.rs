@@ -1,4 +1,4 @@
-//! MD5 digests, as SQS's clients recompute them.
+//! MD5 digests, as SQS's clients recompute them, and the digest that deduplicates by content.
 //!
 //! The digest of attributes is over the attributes in the order of their names. Each contributes its
 //! name, its type, one byte (1 for a text, 2 for bytes) and its value; name, type and value have their
@@ -6,6 +6,7 @@
 
 use crate::message_attributes::MessageAttribute;
 use md5::{Digest, Md5};
+use sha2::Sha256;
 use std::collections::BTreeMap;
 
 const TEXT: u8 = 1;
@@ -37,6 +38,13 @@ pub fn md5_of_attributes(attributes: &BTreeMap<String, MessageAttribute>) -> Opt
         }
     }
     Some(hex(&digest.finalize()))
+}
+
+/// The deduplication id of a message that has none, in a queue with content-based deduplication.
+///
+/// It is the SHA-256 of the body; attributes do not count.
+pub fn content_deduplication_id(body: &str) -> String {
+    hex(&Sha256::digest(body.as_bytes()))
 }
 
 fn update(digest: &mut Md5, part: &[u8]) {

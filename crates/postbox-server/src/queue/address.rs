@@ -76,7 +76,7 @@ impl QueueAddress {
     }
 }
 
-fn is_region(region: &str) -> bool {
+pub(crate) fn is_region(region: &str) -> bool {
     !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
@@ -160,7 +160,9 @@ impl QueueUrl {
 }
 
 /// The region that AWS's host names have: `sqs.eu-west-1.amazonaws.com`, `eu-west-1.queue.amazonaws.com`.
-fn region_of_host(host: &str) -> Option<&str> {
+///
+/// A request that is not signed for a region is for that of its header `Host`, if that names one.
+pub fn region_of_host(host: &str) -> Option<&str> {
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     let host = host.split(':').next().unwrap_or_default();
     let labels: Vec<&str> = host.split('.').collect();

@@ -153,10 +153,10 @@ impl QueueAttributes {
             changed.set_one(name, value)?;
         }
         changed.settle_encryption(attributes)?;
-        if attributes.contains_key("RedrivePolicy") {
-            if let Some(policy) = &changed.redrive_policy {
-                policy.check_for(queue)?;
-            }
+        if attributes.contains_key("RedrivePolicy")
+            && let Some(policy) = &changed.redrive_policy
+        {
+            policy.check_for(queue)?;
         }
         *self = changed;
         Ok(())

@@ -8,7 +8,8 @@ mod permissions;
 mod redrive;
 mod tags;
 
-pub use address::{QueueAddress, QueueUrl, Scope, check_name};
+pub(crate) use address::is_region;
+pub use address::{QueueAddress, QueueUrl, Scope, check_name, region_of_host};
 pub(crate) use attributes::is_queue_attribute;
 pub use attributes::{DeduplicationScope, FifoThroughputLimit, QueueAttributes, QueueFigures};
 pub use listing::{Page, list};

@@ -2,7 +2,7 @@
 
 use crate::{failure, queue};
 use postbox_server::ErrorKind;
-use postbox_server::queue::{QueueAddress, QueueUrl, Scope, TaskHandle, check_name, parse_task_arn};
+use postbox_server::queue::{QueueAddress, QueueUrl, Scope, TaskHandle, check_name, parse_task_arn, region_of_host};
 
 const REGION: &str = "eu-west-1";
 
@@ -174,5 +174,21 @@ fn arns_of_move_tasks() {
         let (kind, message) = failure(parse_task_arn("arn:aws:sns:eu-west-1:111111111111:dead", parameter));
         assert_eq!(kind, ErrorKind::ResourceNotFound);
         assert_eq!(message, format!("The resource that you specified for the {parameter} parameter doesn't exist."));
+    }
+}
+
+#[test]
+fn regions_of_hosts() {
+    for (host, region) in [
+        ("sqs.eu-west-1.amazonaws.com", Some("eu-west-1")),
+        ("sqs.eu-west-1.localhost:9324", Some("eu-west-1")),
+        ("eu-west-1.queue.amazonaws.com", Some("eu-west-1")),
+        ("sqs.example.org", None),
+        ("queue.amazonaws.com", None),
+        ("127.0.0.1:9324", None),
+        ("[::1]:9324", None),
+        ("", None),
+    ] {
+        assert_eq!(region_of_host(host), region, "{host}");
     }
 }

@@ -1,215 +1,9 @@
 //! Signatures of version 4: those that AWS publishes, those that botocore makes, and everything wrong.
 
+use crate::recorded::*;
+use postbox_server::ErrorKind;
 use postbox_server::auth::*;
-use postbox_server::wire::{HttpRequest, Protocol, render_error};
-use postbox_server::{ErrorKind, SqsError};
-
-const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
-
-/// 2015-08-30 12:36:00, at which all recorded signatures were made.
-const NOW: u64 = 1_440_938_160;
-
-/// A request as it was signed.
-#[derive(Clone)]
-struct Recorded {
-    method: &'static str,
-    path: &'static str,
-    query: String,
-    headers: Vec<(String, String)>,
-    body: String,
-}
-
-impl Recorded {
-    fn new(method: &'static str, path: &'static str, query: &str, headers: &[(&str, &str)], body: &str) -> Self {
-        let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        Recorded { method, path, query: query.into(), headers, body: body.into() }
-    }
-
-    fn with<T>(&self, use_it: impl FnOnce(&HttpRequest<'_>) -> T) -> T {
-        let headers: Vec<(&str, &str)> =
-            self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let body = self.body.as_bytes();
-        use_it(&HttpRequest { method: self.method, path: self.path, query: &self.query, headers: &headers, body })
-    }
-
-    fn verify_at(&self, now: u64) -> Result<(String, String), SqsError> {
-        let keys = keys();
-        self.with(|http| verify(http, &keys, now).map(|verified| (verified.key.id.clone(), verified.region)))
-    }
-
-    fn set_header(&mut self, name: &str, value: &str) {
-        self.headers.retain(|(found, _)| !found.eq_ignore_ascii_case(name));
-        if !value.is_empty() {
-            self.headers.push((name.into(), value.into()));
-        }
-    }
-
-    fn header(&self, name: &str) -> String {
-        self.headers.iter().find(|(found, _)| found == name).unwrap().1.clone()
-    }
-}
-
-fn keys() -> AccessKeys {
-    let mut with_token = AccessKey::new("AKIDTOKEN", "another/Secret+Text");
-    with_token.session_token = Some(Secret::new("TOKEN+with/signs=="));
-    AccessKeys::new([AccessKey::new("AKIDEXAMPLE", SECRET), with_token])
-}
-
-fn authorization(key: &str, headers: &str, signature: &str) -> String {
-    let scope = "20150830/eu-west-1/sqs/aws4_request";
-    format!("AWS4-HMAC-SHA256 Credential={key}/{scope}, SignedHeaders={headers}, Signature={signature}")
-}
-
-const DATE: (&str, &str) = ("X-Amz-Date", "20150830T123600Z");
-const LOCAL: (&str, &str) = ("Host", "127.0.0.1:9324");
-const JSON: (&str, &str) = ("Content-Type", "application/x-amz-json-1.0");
-
-fn json() -> Recorded {
-    let headers = "content-type;host;x-amz-date;x-amz-target";
-    let authorization =
-        authorization("AKIDEXAMPLE", headers, "07e3cefe2979276286780bbd0e16c611305fee2c5be8de29d1a3e9d6c1753f23");
-    Recorded::new(
-        "POST",
-        "/",
-        "",
-        &[
-            ("Host", "sqs.eu-west-1.amazonaws.com"),
-            ("X-Amz-Target", "AmazonSQS.SendMessage"),
-            JSON,
-            ("User-Agent", "x"),
-            DATE,
-            ("Authorization", &authorization),
-            ("Content-Length", "90"),
-        ],
-        "{\"QueueUrl\":\"https://sqs.eu-west-1.amazonaws.com/123456789012/jobs\",\"MessageBody\":\"hello\"}",
-    )
-}
-
-fn with_token() -> Recorded {
-    let headers = "content-type;host;x-amz-date;x-amz-security-token;x-amz-target";
-    let authorization =
-        authorization("AKIDTOKEN", headers, "4c0f48e70e3e399881ae2586e0a3f7d6f166f5c6152e8f68bc528338dc795e13");
-    Recorded::new(
-        "POST",
-        "/",
-        "",
-        &[
-            ("Host", "localhost:9324"),
-            ("X-Amz-Target", "AmazonSQS.ListQueues"),
-            JSON,
-            DATE,
-            ("X-Amz-Security-Token", "TOKEN+with/signs=="),
-            ("Authorization", &authorization),
-        ],
-        "{}",
-    )
-}
-
-fn presigned() -> Recorded {
-    Recorded::new(
-        "GET",
-        "/000000000000/jobs",
-        "Action=ReceiveMessage&AttributeName.1=All&X-Amz-Algorithm=AWS4-HMAC-SHA256\
-         &X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Feu-west-1%2Fsqs%2Faws4_request&X-Amz-Date=20150830T123600Z\
-         &X-Amz-Expires=60&X-Amz-SignedHeaders=host\
-         &X-Amz-Signature=c89a1762bc60c73c287fe911043c4e2f155b1dbca6a47cac58e783d05d491684",
-        &[LOCAL],
-        "",
-    )
-}
-
-/// Requests that botocore signed.
-fn recorded() -> Vec<(&'static str, Recorded)> {
-    let query_post = Recorded::new(
-        "POST",
-        "/",
-        "",
-        &[
-            LOCAL,
-            ("Content-Type", "application/x-www-form-urlencoded; charset=utf-8"),
-            DATE,
-            (
-                "Authorization",
-                &authorization(
-                    "AKIDEXAMPLE",
-                    "content-type;host;x-amz-date",
-                    "e753241f1f0972cbcd03a46a2c9fbfd21179030e33c67efb942950ffc29dec50",
-                ),
-            ),
-        ],
-        "Action=SendMessage&Version=2012-11-05&QueueUrl=http%3A%2F%2F127.0.0.1%3A9324%2F000000000000%2Fjobs\
-         &MessageBody=a+b%26c",
-    );
-    let get = Recorded::new(
-        "GET",
-        "/000000000000/jobs.fifo",
-        "Action=SendMessage&MessageBody=a%20b%2Bc%26%C3%A9&MessageGroupId=g~1",
-        &[
-            LOCAL,
-            DATE,
-            (
-                "Authorization",
-                &authorization(
-                    "AKIDEXAMPLE",
-                    "host;x-amz-date",
-                    "d07e90f6871ac27b4fba64e15978258b61dfb796fba04b8c002aba8d992ffb4f",
-                ),
-            ),
-        ],
-        "",
-    );
-    // A path to normalise, parameters out of order and without value, and headers with odd spaces.
-    let odd = Recorded::new(
-        "GET",
-        "//000000000000/./x/../jobs/",
-        "b=2&a=3&a=1&c&d=%7E&e=a%2Fb&Action=GetQueueUrl",
-        &[
-            LOCAL,
-            ("X-Amz-Two", "  two   words "),
-            ("x-amz-empty", ""),
-            DATE,
-            (
-                "Authorization",
-                &authorization(
-                    "AKIDEXAMPLE",
-                    "host;x-amz-date;x-amz-empty;x-amz-two",
-                    "a3656a566ff9467b7c12862732bb2a2ce3de924457756753c8e9e60ea7a1f7b7",
-                ),
-            ),
-        ],
-        "",
-    );
-    let presigned_with_token = Recorded::new(
-        "GET",
-        "/000000000000/jobs",
-        "Action=ReceiveMessage&X-Amz-Algorithm=AWS4-HMAC-SHA256\
-         &X-Amz-Credential=AKIDTOKEN%2F20150830%2Feu-west-1%2Fsqs%2Faws4_request&X-Amz-Date=20150830T123600Z\
-         &X-Amz-Expires=60&X-Amz-SignedHeaders=host&X-Amz-Security-Token=TOKEN%2Bwith%2Fsigns%3D%3D\
-         &X-Amz-Signature=d332b4d18319f3754d1fb2785405891905e2a9e734cd0bbbe377b9f2c4d6468e",
-        &[LOCAL],
-        "",
-    );
-    let presigned_json = Recorded::new(
-        "POST",
-        "/",
-        "X-Amz-Algorithm=AWS4-HMAC-SHA256\
-         &X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Feu-west-1%2Fsqs%2Faws4_request&X-Amz-Date=20150830T123600Z\
-         &X-Amz-Expires=60&X-Amz-SignedHeaders=content-type%3Bhost%3Bx-amz-target\
-         &X-Amz-Signature=77009e06a65b4bc2f0b436a3b68459dd0fe74fa7697e94db4e2290aba1c38c98",
-        &[LOCAL, ("X-Amz-Target", "AmazonSQS.ListQueues"), JSON],
-        "",
-    );
-    vec![
-        ("json", json()),
-        ("query by post", query_post),
-        ("query by get", get),
-        ("odd", odd),
-        ("session token", with_token()),
-        ("presigned", presigned()),
-        ("presigned with session token", presigned_with_token),
-        ("presigned json", presigned_json),
-    ]
-}
+use postbox_server::wire::{Protocol, render_error};
 
 #[test]
 fn signatures_of_botocore_are_good() {
@@ -313,11 +107,15 @@ fn every_part_is_signed() {
         |request| request.query = request.query.replace("Expires=60", "Expires=61"),
         |request| {
             let changed = request.headers.iter().find(|(name, _)| name == "Authorization").cloned();
-            changed.map(|(name, value)| request.set_header(&name, &value.replace("eu-west-1", "eu-west-2")));
+            if let Some((name, value)) = changed {
+                request.set_header(&name, &value.replace("eu-west-1", "eu-west-2"));
+            }
         },
         |request| {
             let changed = request.headers.iter().find(|(name, _)| name == "X-Amz-Target").cloned();
-            changed.map(|(name, _)| request.set_header(&name, "AmazonSQS.DeleteQueue"));
+            if let Some((name, _)) = changed {
+                request.set_header(&name, "AmazonSQS.DeleteQueue");
+            }
         },
     ];
     for (name, request) in recorded() {
@@ -440,6 +238,17 @@ fn headers_that_must_be_signed() {
     let mut request = json();
     request.set_header("X-Amzn-Trace-Id", "Root=1");
     assert!(request.verify_at(NOW).is_ok());
+}
+
+#[test]
+fn names_of_signed_headers_are_names() {
+    for name in ["", "a%0Ab", "a%3Ab", "a%20b", "%C3%A4"] {
+        let mut request = presigned();
+        request.query = request.query.replace("SignedHeaders=host", &format!("SignedHeaders=host%3B{name}"));
+        let (kind, message) = failure(&request, NOW);
+        assert_eq!(kind, ErrorKind::SignatureDoesNotMatch);
+        assert!(message.ends_with("is no name of a header that can be signed."), "{message}");
+    }
 }
 
 #[test]

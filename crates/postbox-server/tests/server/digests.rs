@@ -1,6 +1,6 @@
 //! MD5 digests, against values that AWS and its clients give.
 
-use postbox_server::digest::{md5_of_attributes, md5_of_body};
+use postbox_server::digest::{content_deduplication_id, md5_of_attributes, md5_of_body};
 use postbox_server::message_attributes::{AttributeFilter, MessageAttribute};
 use std::collections::BTreeMap;
 
@@ -61,4 +61,10 @@ fn the_digest_of_a_received_message_is_over_what_the_filter_leaves() {
     let digest = md5_of_attributes(&filter.apply(&all));
     assert_eq!(digest.as_deref(), Some("ae7155c6026991b6d54b11589678bf9c"));
     assert_eq!(md5_of_attributes(&AttributeFilter::new(&[]).apply(&all)), None);
+}
+
+#[test]
+fn deduplication_by_content() {
+    let id = content_deduplication_id("abc");
+    assert_eq!(id, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }

@@ -10,6 +10,7 @@ mod keys;
 mod listing;
 mod permissions;
 mod receiving;
+mod recorded;
 mod requests;
 mod robustness;
 mod sending;

@@ -1,7 +1,7 @@
 //! Random input: nothing panics, and every error can be written in both protocols.
 
 use crate::{map, queue};
-use postbox_server::auth::{AccessKey, AccessKeys, format_time, parse_time, verify};
+use postbox_server::auth::*;
 use postbox_server::queue::*;
 use postbox_server::wire::{Action, HttpRequest, Protocol, parse, render_error};
 use proptest::collection::{btree_map, vec};
@@ -127,6 +127,53 @@ proptest! {
         let query = format!("X-Amz-Credential={}&{}", scope.join("/"), parameters.join("&"));
         let http = HttpRequest { method: "GET", path: "/", query: &query, headers: &[("host", "h")], body: b"" };
         prop_assert!(verify(&http, &keys, now).is_err());
+    }
+
+    /// What is signed is verified, by a header and by a URL; with another secret it is not.
+    #[test]
+    fn any_request_can_be_signed(
+        method in "GET|POST", path in "/[a-zA-Z0-9%/._ é-]{0,20}", parameters in vec((".{0,6}", ".{0,6}"), 0..5),
+        values in vec("[ -~]{0,12}", 0..4), body in vec(any::<u8>(), 0..50), now in 1_000_000u64..4_000_000_000,
+        skew in 0u64..600,
+    ) {
+        let time = format_time(now + skew - 300);
+        let scope = format!("{}/eu-west-1/sqs/aws4_request", &time[..8]);
+        let secret = Secret::new("a secret");
+        let names: Vec<String> = (0..values.len()).map(|index| format!("x-amz-{index}")).collect();
+        let mut headers: Vec<(&str, &str)> = vec![("Host", "h:1")];
+        headers.extend(names.iter().map(String::as_str).zip(values.iter().map(String::as_str)));
+        let mut signed: Vec<String> = headers.iter().map(|(name, _)| name.to_lowercase()).collect();
+        let query = form_of(parameters);
+        let sign = |http: &HttpRequest<'_>, signed: &[String]| {
+            let text = string_to_sign(&time, &scope, &canonical_request(http, signed));
+            signature(&signing_key(&secret, &scope), &text)
+        };
+        let good = AccessKeys::new([AccessKey::new("a", "a secret")]);
+        let other = AccessKeys::new([AccessKey::new("a", "another")]);
+
+        let credential = format!("a/{scope}").replace('/', "%2F");
+        let presigned = format!(
+            "{query}&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={credential}&X-Amz-Date={time}\
+             &X-Amz-Expires=604800&X-Amz-SignedHeaders={}", signed.join("%3B")
+        );
+        let http = HttpRequest { method: &method, path: &path, query: &presigned, headers: &headers, body: &body };
+        let with_signature = format!("{presigned}&X-Amz-Signature={}", sign(&http, &signed));
+        let http = HttpRequest { query: &with_signature, ..http };
+        prop_assert!(verify(&http, &good, now).is_ok());
+        prop_assert!(verify(&http, &other, now).is_err());
+
+        headers.push(("x-amz-date", &time));
+        signed.push("x-amz-date".to_owned());
+        let http = HttpRequest { method: &method, path: &path, query: &query, headers: &headers, body: &body };
+        let authorization = format!(
+            "AWS4-HMAC-SHA256 Credential=a/{scope}, SignedHeaders={}, Signature={}",
+            signed.join(";"), sign(&http, &signed)
+        );
+        let mut with_header = headers.clone();
+        with_header.push(("Authorization", &authorization));
+        let http = HttpRequest { headers: &with_header, ..http };
+        prop_assert!(verify(&http, &good, now).is_ok());
+        prop_assert!(verify(&http, &other, now).is_err());
     }
 
     #[test]
