@@ -1,8 +1,9 @@
-//! MD5 digests, as SQS's clients recompute them, and the digest that deduplicates by content.
+//! MD5 digests of bodies and attributes, and the SHA-256 that deduplicates by content.
 //!
-//! The digest of attributes is over the attributes in the order of their names. Each contributes its
-//! name, its type, one byte (1 for a text, 2 for bytes) and its value; name, type and value have their
-//! length in four bytes before them.
+//! Clients compute the MD5 digests too and refuse answers that differ. The digest of attributes is
+//! over the attributes in the order of their names. Each attribute contributes its name, its type,
+//! one byte (1 for a text, 2 for bytes) and its value. Name, type and value are each preceded by
+//! their length in four bytes.
 
 use crate::message_attributes::MessageAttribute;
 use md5::{Digest, Md5};

@@ -1,8 +1,9 @@
 //! Errors as AWS words them.
 //!
-//! [`ErrorKind::entry`] is the one table of codes: the code of the query protocol, which is also what
-//! the header `x-amzn-query-error` has, the `__type` of the JSON protocol, and the HTTP status. The
-//! messages that several places need are constructors of [`SqsError`].
+//! [`ErrorKind::entry`] is the one table of codes. Each kind has a code for the query protocol, a
+//! `__type` for the JSON protocol, and an HTTP status. The header `x-amzn-query-error` of the JSON
+//! protocol has the query code too. The constructors of [`SqsError`] have the messages that more
+//! than one module, or the store, needs.
 
 use std::borrow::Cow;
 

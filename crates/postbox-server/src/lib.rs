@@ -1,18 +1,17 @@
-//! The pure part of an SQS-compatible server: bytes to typed requests, checks as AWS makes them, typed
-//! answers to bytes, and signatures.
+//! The pure part of an SQS-compatible server: parsing, validation, rendering and signatures.
 //!
-//! Nothing here opens a socket, keeps a message or reads a clock. The parts, in the order in which a
-//! request meets them:
+//! No module here opens a socket, keeps a message or reads a clock. A request meets the modules in
+//! this order:
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | [`wire`] | both protocols: the 23 actions as [`wire::Request`], answers as [`wire::Response`] |
-//! | [`auth`] | access keys and their rights; signatures of version 4 |
-//! | [`queue`] | names, ARNs and URLs; queue attributes, policies, tags, lists, handles of move tasks |
-//! | [`check`] | what AWS refuses without a look at the messages of a queue |
-//! | [`message_attributes`] | message attributes, and the filters with which receivers ask for them |
-//! | [`digest`] | the MD5 digests with which clients check what was sent and received |
-//! | [`SqsError`] | errors as AWS words them, with one table of codes |
+//! | [`wire`] | parses the 23 actions in both protocols, and renders answers and errors |
+//! | [`auth`] | verifies signatures of version 4, and decides by the rights of the access key |
+//! | [`queue`] | names, ARNs, URLs, attributes, policies and tags of queues; lists; move task handles |
+//! | [`check`] | refuses what AWS refuses without a look at the messages of a queue |
+//! | [`message_attributes`] | checks message attributes, and filters them for receivers |
+//! | [`digest`] | computes the MD5 digests with which clients check messages |
+//! | [`SqsError`] | words errors as AWS does, with one table of codes |
 
 pub mod auth;
 pub mod check;

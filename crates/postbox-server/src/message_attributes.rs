@@ -1,4 +1,8 @@
-//! Message attributes: what a sender may attach, and how a receiver asks for it.
+//! Message attributes: their rules for senders, and the filters of receivers.
+//!
+//! A message has at most ten attributes, each with a name, a type and a value that is a text or
+//! bytes. The type is `String`, `Number` or `Binary`, optionally with a label after a period.
+//! Attributes count in the size of their message; system attributes do not.
 
 use crate::error::{ErrorKind, SqsError};
 use crate::wire::shape::{Member, shapes};
@@ -196,7 +200,8 @@ pub fn trace_header<'a>(
 
 /// Which message attributes a receiver asks for.
 ///
-/// `All`, `*` and `.*` ask for all, `prefix.*` for names that begin with `prefix`, another name for itself.
+/// `All`, `*` and `.*` ask for all, `prefix.*` for names that begin with `prefix`, another name for
+/// itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributeFilter {
     all: bool,

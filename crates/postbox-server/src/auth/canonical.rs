@@ -1,7 +1,7 @@
-//! Signatures of version 4: the canonical request, the string to sign, the key that signs it.
+//! Signatures of version 4: the canonical request, the string to sign, and the signing key.
 //!
-//! The payload is always hashed here; what a client says of it in `x-amz-content-sha256` is not trusted.
-//! The path is encoded once more than in the request, as all services but S3 have it.
+//! The body is always hashed here; the header `x-amz-content-sha256` is compared and not trusted.
+//! The path is encoded once more than in the request, as it is for all services but S3.
 
 use super::keys::Secret;
 use crate::digest::hex;

@@ -1,4 +1,7 @@
-//! What a request says of its signature: in the header `Authorization`, or in parameters of its URL.
+//! The signature that a request states, in the header `Authorization` or in parameters of its URL.
+//!
+//! Error messages show the SHA-256 of the header and no part of it, because clients put secrets
+//! into it by mistake.
 
 use super::canonical::{ALGORITHM, SIGNATURE_PARAMETER, TERMINATOR, masked};
 use super::time::parse_time;
@@ -41,8 +44,9 @@ fn incomplete(message: impl Into<std::borrow::Cow<'static, str>>) -> SqsError {
 }
 
 impl Signed {
-    /// Finds the signature of a request, and verifies nothing. A server without keys learns the region of
-    /// a request from it.
+    /// Finds the signature of a request and does not verify it.
+    ///
+    /// A server without access keys learns the region of a request from it.
     pub fn of(http: &HttpRequest<'_>) -> Result<Self, SqsError> {
         if let Some(authorization) = http.header("authorization") {
             return Self::from_header(http, authorization.trim());
@@ -129,7 +133,7 @@ impl Signed {
         expires: Option<u64>,
         session_token: Option<String>,
     ) -> Result<Self, SqsError> {
-        // The key id may not contain a slash, and the message does not repeat it: it may be a secret by mistake.
+        // The message does not repeat the credential, which may be a secret by mistake.
         let elements: Vec<&str> = credential.split('/').collect();
         let [key_id, date, region, service, terminator] = elements[..] else {
             let form = "keyid/date/region/service/term";

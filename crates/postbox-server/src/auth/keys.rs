@@ -125,7 +125,7 @@ struct KeyFile {
     key: Vec<AccessKey>,
 }
 
-/// Why a file of keys cannot be used. It shows the line, and nothing that the file contains but ids.
+/// Why a file of keys cannot be used. The message has a line number or an id, and no other content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeysError {
     message: String,

@@ -1,9 +1,9 @@
-//! Who may do what: access keys with rights, and signatures of version 4 that prove them.
+//! Access keys with rights, and signatures of version 4 that prove them.
 //!
-//! [`verify`] takes a request with its headers, in either protocol, signed by the header `Authorization`
-//! or by parameters of a URL. It returns the [`AccessKey`] and the region of the signature;
-//! [`AccessKey::authorize`] then decides about the action and the queue. The time is an argument.
-//! Secrets are kept in [`Secret`], which shows nothing of itself, and are compared in constant time.
+//! [`verify`] takes a request of either protocol, signed by the header `Authorization` or by
+//! parameters of its URL. It returns the [`AccessKey`] and the region of the signature. Then
+//! [`AccessKey::authorize`] decides about the action and the queue. The time is an argument.
+//! [`Secret`] holds secrets; it is never shown, and it is compared in constant time.
 
 mod canonical;
 mod credentials;

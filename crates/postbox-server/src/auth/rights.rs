@@ -1,4 +1,4 @@
-//! What an access key may do: send, receive, or administer.
+//! The rights of an access key: send, receive, administer.
 
 use crate::wire::Action;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! Times as signatures have them: `20150830T123600Z`, to and from Unix seconds.
+//! Times of signatures, such as `20150830T123600Z`, from and to Unix seconds.
 
 const DAY: u64 = 86_400;
 

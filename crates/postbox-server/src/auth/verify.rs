@@ -1,4 +1,7 @@
 //! The decision about a signature.
+//!
+//! The checks come in this order: the form of the signature, the key and its session token, the
+//! scope, the time, the signed headers, the signature itself.
 
 use super::canonical::{canonical_request, contradicts_body, signature, signing_key, string_to_sign};
 use super::credentials::Signed;
@@ -27,8 +30,9 @@ pub struct Verified<'k> {
 
 /// Verifies the signature of a request. `now` is in Unix seconds.
 ///
-/// The headers `host` and `x-amz-*` must be signed. A signature in a header is good for five minutes
-/// before and after its time, one in a URL from five minutes before its time until it expires.
+/// The headers `host` and `x-amz-*` must be signed. A signature in a header is good for five
+/// minutes before and after its time, one in a URL from five minutes before its time until it
+/// expires.
 pub fn verify<'k>(http: &HttpRequest<'_>, keys: &'k AccessKeys, now: u64) -> Result<Verified<'k>, SqsError> {
     let signed = Signed::of(http)?;
     let key = find_key(keys, &signed)?;

@@ -1,4 +1,8 @@
 //! The rules of batches: some faults fail the request, others only their entry.
+//!
+//! The ids, the number of entries and the sum of the sizes concern the request, and so do missing
+//! group and deduplication ids of a FIFO queue. Characters, sizes, delays and attributes concern
+//! the entry.
 
 use super::send::{LARGEST_MESSAGE, OutgoingMessage, deduplication_missing};
 use crate::error::{ErrorKind, SqsError};

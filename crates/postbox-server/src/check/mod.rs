@@ -1,7 +1,8 @@
-//! What AWS refuses without a look at the messages of a queue.
+//! Validation that needs no look at the messages of a queue.
 //!
-//! AWS looks the queue up before it judges the other parameters, so these checks get the queue's
-//! attributes where they need them. The store decides the rest: receipts, deduplication, in-flight limits.
+//! AWS looks the queue up before it judges the other parameters. So these checks take the queue's
+//! attributes, and a request for an unknown queue never reaches them. The store decides about
+//! receipts, deduplication and limits of messages in flight.
 
 mod batch;
 mod receive;

@@ -1,4 +1,6 @@
 //! Checks of requests that receive messages, change their visibility or move them.
+//!
+//! A value out of its range is refused and never corrected.
 
 use super::{check_id, wrong_queue_type};
 use crate::error::SqsError;

@@ -1,4 +1,6 @@
-//! Checks of a message that is sent, by itself or in a batch.
+//! Checks of a message that is sent, alone or in a batch.
+//!
+//! The size of a message is that of its body and its attributes. It is limited by the queue.
 
 use super::{check_id, wrong_queue_type};
 use crate::error::{ErrorKind, SqsError};
@@ -58,7 +60,8 @@ impl OutgoingMessage<'_> {
         self.body.len() + size_of_attributes(self.attributes)
     }
 
-    /// Checks that hold for a message wherever it is. `invalid` is how AWS begins the error of its size.
+    /// Checks that hold for a message wherever it is. `invalid` is how AWS begins the error of its
+    /// size.
     pub(super) fn check(&self, queue: &QueueAttributes, invalid: &str) -> Result<(), SqsError> {
         check_attributes(self.attributes)?;
         check_system_attributes(self.system_attributes)?;

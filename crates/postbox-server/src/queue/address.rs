@@ -1,8 +1,8 @@
 //! Names, ARNs and URLs of queues.
 //!
-//! A queue is known by region, account and name. Its URL ends with account and name; the region is in
-//! the host as AWS has it (`sqs.eu-west-1.…`), or in the path before the account, or that of the request.
-//! A client may also name a queue by its bare name, or by a URL with another host.
+//! Region, account and name identify a queue. Its URL ends with account and name. The region is in
+//! the host, as on AWS (`sqs.eu-west-1.…`), or in the path before the account; otherwise it is the
+//! region of the request. A client may also give a bare name, or a URL with any other host.
 
 use crate::error::SqsError;
 
@@ -91,7 +91,8 @@ fn is_name(name: &str) -> bool {
     !stem.is_empty() && name.len() <= LONGEST_NAME && stem.bytes().all(is_character)
 }
 
-/// Checks the name of a new queue, which must have the suffix `.fifo` if and only if the queue is one.
+/// Checks the name of a new queue, which must have the suffix `.fifo` if and only if the queue is
+/// one.
 pub fn check_name(name: &str, fifo: bool) -> Result<(), SqsError> {
     if name.is_empty() {
         return Err(SqsError::missing("QueueName"));
@@ -114,7 +115,8 @@ pub struct QueueUrl;
 impl QueueUrl {
     /// Finds the queue that `text` names: a URL with any host, a path, or a bare name.
     ///
-    /// `request` fills in what the text does not say. A text that can be no queue is an unknown queue.
+    /// `request` fills in what the text does not say. A text that can be no queue is an unknown
+    /// queue.
     pub fn parse(text: &str, request: &Scope) -> Result<QueueAddress, SqsError> {
         let unknown = SqsError::queue_does_not_exist;
         let (host, path) = match text.split_once("://") {
@@ -139,8 +141,8 @@ impl QueueUrl {
 
     /// The URL of a queue for a client that reached the server as `origin` (`http://host:port`).
     ///
-    /// The path has the region unless the host has it or it is the server's `default_region`, so that
-    /// queues of one name in two regions have two URLs.
+    /// The path has the region unless the host has it or it is the server's `default_region`, so
+    /// that queues of one name in two regions have two URLs.
     pub fn format(address: &QueueAddress, origin: &str, default_region: &str) -> String {
         let Scope { region, account } = &address.scope;
         let origin = origin.trim_end_matches('/');
@@ -159,7 +161,8 @@ impl QueueUrl {
     }
 }
 
-/// The region that AWS's host names have: `sqs.eu-west-1.amazonaws.com`, `eu-west-1.queue.amazonaws.com`.
+/// The region that AWS's host names have: `sqs.eu-west-1.amazonaws.com`,
+/// `eu-west-1.queue.amazonaws.com`.
 ///
 /// A request that is not signed for a region is for that of its header `Host`, if that names one.
 pub fn region_of_host(host: &str) -> Option<&str> {

@@ -1,8 +1,9 @@
 //! The attributes of a queue as a value.
 //!
-//! [`QueueAttributes::create`] and [`QueueAttributes::set`] are CreateQueue and SetQueueAttributes: they
-//! check all attributes before they change one. [`QueueAttributes::first_difference`] decides whether a
-//! second CreateQueue finds the queue or fails. [`QueueAttributes::show`] is GetQueueAttributes.
+//! [`QueueAttributes::create`] and [`QueueAttributes::set`] are CreateQueue and SetQueueAttributes:
+//! they check all attributes before they change one. [`QueueAttributes::first_difference`] decides
+//! whether a second CreateQueue finds the queue or fails. [`QueueAttributes::show`] is
+//! GetQueueAttributes.
 
 use super::address::{QueueAddress, check_name};
 use super::redrive::{RedriveAllowPolicy, RedrivePolicy};

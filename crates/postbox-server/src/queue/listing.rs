@@ -1,7 +1,7 @@
 //! Lists of queues by pages, for ListQueues and ListDeadLetterSourceQueues.
 //!
-//! A page's token is the name of its last queue, in base64. So a list goes on at the right place when
-//! queues come and go between two pages, at any server.
+//! The token of the next page is the name of the last queue of this one, in base64. So any server
+//! can continue a list, and queues that come and go between two pages do no harm.
 
 use crate::error::SqsError;
 use base64::Engine;

@@ -1,4 +1,6 @@
-//! A queue as SQS describes it: its name, ARN and URL, its attributes, policy and tags.
+//! A queue as SQS describes it: its address, its attributes, its policy and its tags.
+//!
+//! All of it is values and functions. The store keeps the values and decides which queues exist.
 
 mod address;
 mod attributes;

@@ -1,4 +1,6 @@
-//! The handle of a message move task: base64 of a JSON object with `taskId` and `sourceArn`.
+//! Handles and ARNs of message move tasks.
+//!
+//! A handle is the base64 of a JSON object with `taskId`, a UUID, and `sourceArn`.
 
 use super::address::QueueAddress;
 use crate::error::SqsError;

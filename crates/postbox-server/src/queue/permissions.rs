@@ -1,7 +1,7 @@
 //! AddPermission and RemovePermission: changes of a queue's policy document.
 //!
-//! The policy is kept as the text that SetQueueAttributes was given or that AddPermission wrote. A list
-//! of one account or one action is written as a plain text.
+//! The policy is the text that SetQueueAttributes was given or that AddPermission wrote. A
+//! statement is known by its label. A single account or action is a plain text, several are a list.
 
 use super::address::QueueAddress;
 use crate::error::{ErrorKind, SqsError};

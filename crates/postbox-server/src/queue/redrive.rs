@@ -1,4 +1,8 @@
-//! `RedrivePolicy` and `RedriveAllowPolicy`: where dead letters go, and from where they may come.
+//! `RedrivePolicy` and `RedriveAllowPolicy`: where dead letters go, and which queues may send them.
+//!
+//! Both are JSON objects in a text. They are parsed when they are set and written anew when they
+//! are shown, so `maxReceiveCount` is always shown as a number. Whether the queues of a policy
+//! exist is for the store to decide.
 
 use super::address::QueueAddress;
 use crate::error::SqsError;

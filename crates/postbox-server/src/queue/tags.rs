@@ -1,4 +1,4 @@
-//! Tags: at most 50, keys of 1 to 128 characters, values of at most 256.
+//! Tags: at most 50 for a queue, with keys of 1 to 128 characters and values of at most 256.
 
 use crate::error::SqsError;
 use std::collections::BTreeMap;

@@ -1,4 +1,7 @@
-//! An HTTP request and its answer, as far as SQS looks at them.
+//! An HTTP request and its answer, with the parts that SQS needs.
+//!
+//! The server above it builds the request from what it read. With HTTP/2 it must add the header
+//! `Host`, because signatures cover it.
 
 /// An HTTP request, borrowed from the server that read it.
 #[derive(Clone, Copy, Debug)]

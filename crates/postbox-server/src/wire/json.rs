@@ -1,7 +1,7 @@
-//! AWS JSON 1.0: an object in, an object out.
+//! AWS JSON 1.0: objects to members and back.
 //!
-//! Unknown members are ignored and `null` is absence, as AWS has it. Empty texts are written, empty
-//! lists and maps are left out. Blobs are base64.
+//! As on AWS, unknown members are ignored, `null` is absence, and a value of another type is an
+//! error. Empty lists and maps are not written; empty texts are. Blobs are base64.
 
 use super::shape::{Member, Shape, Visitor};
 use crate::error::{ErrorKind, SqsError};
@@ -169,8 +169,8 @@ fn query_json_name(name: &'static str) -> &'static str {
 
 /// Takes members out and writes them as an object.
 ///
-/// With `query_form` it writes what the query protocol answers to `Accept: application/json`: a map is
-/// a list of objects with a name and a value, and some members have other names.
+/// With `query_form` it writes what the query protocol answers to `Accept: application/json`: a map
+/// is a list of objects with a name and a value, and some members have other names.
 pub(crate) struct JsonWriter {
     out: Vec<u8>,
     query_form: bool,

@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | [`Protocol::Json`] | `X-Amz-Target` and a JSON object | a JSON object |
 //! | [`Protocol::Query`] | a form body, or the query of a `GET` | XML |
-//! | [`Protocol::QueryJson`] | the same, with `Accept: application/json` | JSON that is built as the XML is |
+//! | [`Protocol::QueryJson`] | the same, with `Accept: application/json` | JSON with the structure of the XML |
 //!
-//! Each request chooses its protocol. Both protocols share the list of members in [`request`] and
-//! [`response`]. A request to a queue's URL names its queue by that URL; a parameter `QueueUrl` beats it.
+//! Each request chooses its protocol. Both protocols share the lists of members in [`request`] and
+//! [`response`]. The URL of a request may name its queue; a parameter `QueueUrl` beats it.
 
 mod http;
 mod json;

@@ -1,8 +1,8 @@
-//! The parameters of the query protocol: names with dots that make a tree.
+//! The parameters of the query protocol: names with periods that form a tree.
 //!
-//! `MessageAttribute.1.Value.DataType` is a path. A list or map is flattened, as AWS documents it;
-//! `.member.` and `.entry.`, and the plural name of the JSON protocol, are taken too, and an element
-//! without a number is a list of one. Numbers give the order and need not be contiguous.
+//! `MessageAttribute.1.Value.DataType` is a path. Lists and maps are flattened, as AWS documents
+//! it. The reader also takes `.member.`, `.entry.` and the plural name of the JSON protocol. An
+//! element without a number is a list of one. Numbers give the order and may have gaps.
 
 use super::shape::{Member, Shape, Visitor};
 use crate::error::{ErrorKind, SqsError};

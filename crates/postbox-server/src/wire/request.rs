@@ -1,7 +1,7 @@
 //! The 23 actions as typed requests.
 //!
-//! A member that AWS requires is a plain value; its absence is an error of parsing. All other checks
-//! are in [`crate::check`], because AWS looks the queue up before it makes them.
+//! A member that AWS requires is a plain value, and parsing fails without it. All other checks are
+//! in [`crate::check`], because AWS looks the queue up before it makes them.
 
 use super::shape::{Member, Shape, Visitor, shapes};
 use crate::error::SqsError;
@@ -43,7 +43,8 @@ macro_rules! actions {
             }
         }
 
-        /// A request, parsed: its members are there and have the right types, and no more is known of them.
+        /// A request, parsed: its members are there and have the right types, and no more is known
+        /// of them.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Request {
             $( #[doc = concat!("A request of [`Action::", stringify!($action), "`].")] $action($action), )*

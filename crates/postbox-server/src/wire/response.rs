@@ -1,7 +1,7 @@
 //! The answers to the 23 actions.
 //!
-//! Fourteen actions have a result; the others answer [`Response::Empty`]. The names of actions that
-//! have no result are still needed, because the query protocol names the action in its answer.
+//! Fourteen actions have a result, and the others answer [`Response::Empty`]. That variant has the
+//! action, because the query protocol names it in its answer.
 
 use super::request::Action;
 use super::shape::{Member, Shape, Visitor, shapes};

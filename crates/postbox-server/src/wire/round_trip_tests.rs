@@ -1,7 +1,7 @@
-//! What is written is read back: random requests and answers, in both protocols.
+//! Random requests and answers are read back as they were written, in both protocols.
 //!
-//! [`Filler`] is a visitor that puts random values into the members of any shape. The form writer and the
-//! XML reader play the client of the query protocol.
+//! [`Filler`] is a visitor that puts random values into the members of any shape. The form writer
+//! and the XML reader play the client of the query protocol.
 
 use super::query::{Parameters, QueryReader};
 use super::shape::{Member, Shape, Visitor};

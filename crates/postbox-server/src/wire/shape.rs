@@ -1,8 +1,8 @@
 //! The members of requests and responses, written once for both protocols.
 //!
-//! [`shapes!`] declares a struct and the list of its members. A [`Visitor`] goes through that list: a
-//! reader fills the members from a JSON object or from query parameters, and the tree writer takes them
-//! out to render them. So no protocol has a list of members of its own.
+//! The macro `shapes` declares a struct with the list of its members. A [`Visitor`] goes through
+//! that list: readers fill the members from a JSON object or from query parameters, and writers
+//! take them out as JSON or XML. So no protocol has a list of members of its own.
 
 use crate::error::SqsError;
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 /// The names of one member.
 ///
 /// In the query protocol a list is flattened: `AttributeNames` of JSON is `AttributeName.1`,
-/// `AttributeName.2`. So is a map, whose entries have a key and a value element: `Attribute.1.Name`,
-/// `Attribute.1.Value`.
+/// `AttributeName.2`. So is a map, whose entries have a key and a value element:
+/// `Attribute.1.Name`, `Attribute.1.Value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     /// The name in JSON.

@@ -1,7 +1,7 @@
 //! The XML of the query protocol's answers.
 //!
-//! Lists and maps are flattened: their elements stand beside the other members. A carriage return is
-//! written as a character reference, since an XML parser would turn it into a line feed.
+//! Lists and maps are flattened: their elements stand beside the other members. A carriage return
+//! is written as a character reference, because XML parsers turn a plain one into a line feed.
 
 use super::shape::{Member, Shape, Visitor};
 use crate::error::SqsError;

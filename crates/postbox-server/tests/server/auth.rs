@@ -1,4 +1,5 @@
-//! Signatures of version 4: those that AWS publishes, those that botocore makes, and everything wrong.
+//! Signatures of version 4: those that AWS publishes, those that botocore makes, and everything
+//! wrong.
 
 use crate::recorded::*;
 use postbox_server::ErrorKind;
@@ -14,7 +15,8 @@ fn signatures_of_botocore_are_good() {
     }
 }
 
-/// The examples of AWS's documentation and of its published test suite, for other services than SQS.
+/// The examples of AWS's documentation and of its published test suite, for other services than
+/// SQS.
 #[test]
 fn signatures_that_aws_publishes() {
     let scope = "20150830/us-east-1/service/aws4_request";

@@ -33,7 +33,8 @@ fn message_attributes() {
         (vec![("timestamp", text("Number.java.lang.Long", "1493147359900"))], "2e2e4876d8e0bd6b8c2c8f556831c349"),
         (vec![("Foo", text("String", "Bar"))], "ae7155c6026991b6d54b11589678bf9c"),
         (
-            // Out of order, and of all types: computed by hand from the description of the algorithm.
+            // Out of order, and of all types: computed by hand from the description of the
+            // algorithm.
             vec![
                 ("binary", MessageAttribute::binary("Binary", [0, 1, 255])),
                 ("Zulu", text("String.x", "ä")),
