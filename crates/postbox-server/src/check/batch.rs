@@ -43,11 +43,12 @@ pub fn check_batch<'a>(action: Action, ids: impl ExactSizeIterator<Item = &'a st
     }
 }
 
-/// Checks a SendMessageBatch. `Err` fails the request; else there is a result for each entry.
+/// Checks a SendMessageBatch. An error fails the request; otherwise each entry has a result, which is
+/// its delay in seconds.
 pub fn check_send_batch(
     batch: &SendMessageBatch,
     queue: &QueueAttributes,
-) -> Result<Vec<Result<(), SqsError>>, SqsError> {
+) -> Result<Vec<Result<u32, SqsError>>, SqsError> {
     check_batch(Action::SendMessageBatch, batch.entries.iter().map(|entry| entry.id.as_str()))?;
     let messages: Vec<OutgoingMessage<'_>> = batch.entries.iter().map(OutgoingMessage::from).collect();
     if let Some(index) = messages.iter().position(|message| message.body.is_empty()) {

@@ -10,8 +10,8 @@ mod send;
 
 pub use batch::{check_batch, check_send_batch};
 pub use receive::{
-    SystemAttributeNames, check_change_visibility, check_move_task, check_move_task_list, check_receive,
-    check_visibility_timeout, system_attribute_names,
+    ReceiveNumbers, SystemAttributeNames, check_change_visibility, check_move_task, check_move_task_list,
+    check_receive, check_visibility_timeout, system_attribute_names,
 };
 pub use send::{LARGEST_MESSAGE, OutgoingMessage, check_send};
 

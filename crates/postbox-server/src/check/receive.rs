@@ -24,8 +24,19 @@ const SYSTEM_ATTRIBUTES: [&str; 9] = [
     "SequenceNumber",
 ];
 
+/// The numbers of a ReceiveMessage, with the queue's own where the request has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveNumbers {
+    /// 1 to 10.
+    pub max_messages: u32,
+    /// In seconds.
+    pub wait_time: u32,
+    /// In seconds.
+    pub visibility_timeout: u32,
+}
+
 /// Checks a ReceiveMessage from a queue with these attributes.
-pub fn check_receive(request: &ReceiveMessage, queue: &QueueAttributes) -> Result<(), SqsError> {
+pub fn check_receive(request: &ReceiveMessage, queue: &QueueAttributes) -> Result<ReceiveNumbers, SqsError> {
     if let Some(count) = request.max_number_of_messages.filter(|count| !(1..=10).contains(count)) {
         return Err(SqsError::invalid(count, "MaxNumberOfMessages", "Must be between 1 and 10, if provided."));
     }
@@ -42,7 +53,15 @@ pub fn check_receive(request: &ReceiveMessage, queue: &QueueAttributes) -> Resul
     }
     let is_known = |name: &&String| SYSTEM_ATTRIBUTES.contains(&name.as_str()) || is_queue_attribute(name);
     let mut names = request.attribute_names.iter().chain(&request.message_system_attribute_names);
-    names.find(|name| !is_known(name)).map_or(Ok(()), |name| Err(SqsError::unknown_attribute(name)))
+    if let Some(name) = names.find(|name| !is_known(name)) {
+        return Err(SqsError::unknown_attribute(name));
+    }
+    let or = |value: Option<i64>, default: u32| value.map_or(default, |value| value as u32);
+    Ok(ReceiveNumbers {
+        max_messages: or(request.max_number_of_messages, 1),
+        wait_time: or(request.wait_time_seconds, queue.receive_message_wait_time_seconds),
+        visibility_timeout: or(request.visibility_timeout, queue.visibility_timeout),
+    })
 }
 
 /// Which system attributes a receiver asks for.

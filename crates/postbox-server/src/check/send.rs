@@ -3,12 +3,15 @@
 //! The size of a message is that of its body and its attributes. It is limited by the queue.
 
 use super::{check_id, wrong_queue_type};
+use crate::digest::{content_deduplication_id, md5_of_attributes, md5_of_body};
 use crate::error::{ErrorKind, SqsError};
 use crate::message_attributes::{
     MessageAttribute, check_attributes, check_system_attributes, forbidden_character, size_of_attributes,
 };
 use crate::queue::QueueAttributes;
 use crate::wire::request::{SendMessage, SendMessageEntry};
+use crate::wire::response::SendMessageResult;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// The largest message, and the largest sum of a batch, in bytes.
@@ -62,7 +65,9 @@ impl OutgoingMessage<'_> {
 
     /// Checks that hold for a message wherever it is. `invalid` is how AWS begins the error of its
     /// size.
-    pub(super) fn check(&self, queue: &QueueAttributes, invalid: &str) -> Result<(), SqsError> {
+    ///
+    /// Returns the delay in seconds.
+    pub(super) fn check(&self, queue: &QueueAttributes, invalid: &str) -> Result<u32, SqsError> {
         check_attributes(self.attributes)?;
         check_system_attributes(self.system_attributes)?;
         if let Some(message) = forbidden_character(self.body, "message body") {
@@ -76,19 +81,38 @@ impl OutgoingMessage<'_> {
         }
         self.group_id.map_or(Ok(()), |id| check_id(id, "MessageGroupId"))?;
         self.deduplication_id.map_or(Ok(()), |id| check_id(id, "MessageDeduplicationId"))?;
-        self.check_delay(queue.fifo)?;
+        let delay = self.check_delay(queue)?;
         match self.deduplication_id {
             Some(id) if !queue.fifo => Err(wrong_queue_type(id, "MessageDeduplicationId")),
-            _ => Ok(()),
+            _ => Ok(delay),
         }
     }
 
-    fn check_delay(&self, fifo: bool) -> Result<(), SqsError> {
+    /// The delay in seconds. A FIFO queue has one delay for all messages, so 0 stands for that.
+    fn check_delay(&self, queue: &QueueAttributes) -> Result<u32, SqsError> {
         match self.delay_seconds {
-            None | Some(0) => Ok(()),
-            Some(delay @ 1..) if fifo => Err(wrong_queue_type(delay, "DelaySeconds")),
-            Some(1..=LONGEST_DELAY) => Ok(()),
+            None => Ok(queue.delay_seconds),
+            Some(0) if queue.fifo => Ok(queue.delay_seconds),
+            Some(delay @ 1..) if queue.fifo => Err(wrong_queue_type(delay, "DelaySeconds")),
+            Some(delay @ 0..=LONGEST_DELAY) => Ok(delay as u32),
             Some(delay) => Err(SqsError::invalid(delay, "DelaySeconds", "DelaySeconds must be >= 0 and <= 900.")),
+        }
+    }
+
+    /// The id by which a FIFO queue recognises a repeated send: the message's own, or by its content.
+    pub fn deduplication_id(&self, queue: &QueueAttributes) -> Option<Cow<'_, str>> {
+        let by_content = || queue.content_based_deduplication.then(|| content_deduplication_id(self.body).into());
+        self.deduplication_id.map(Cow::Borrowed).or_else(by_content)
+    }
+
+    /// The answer to the sender. `sequence_number` is for FIFO queues only.
+    pub fn sent(&self, message_id: String, sequence_number: Option<String>) -> SendMessageResult {
+        SendMessageResult {
+            md5_of_message_body: Some(md5_of_body(self.body)),
+            md5_of_message_attributes: md5_of_attributes(self.attributes),
+            md5_of_message_system_attributes: md5_of_attributes(self.system_attributes),
+            message_id: Some(message_id),
+            sequence_number,
         }
     }
 
@@ -105,17 +129,17 @@ pub(super) fn deduplication_missing() -> SqsError {
     )
 }
 
-/// Checks a SendMessage to a queue with these attributes.
-pub fn check_send(message: &OutgoingMessage<'_>, queue: &QueueAttributes) -> Result<(), SqsError> {
+/// Checks a SendMessage to a queue with these attributes. Returns the delay in seconds.
+pub fn check_send(message: &OutgoingMessage<'_>, queue: &QueueAttributes) -> Result<u32, SqsError> {
     if message.body.is_empty() {
         return Err(SqsError::missing("MessageBody"));
     }
     if queue.fifo && message.group_id.is_none() {
         return Err(SqsError::missing("MessageGroupId"));
     }
-    message.check(queue, "are invalid")?;
+    let delay = message.check(queue, "are invalid")?;
     if queue.fifo && !message.has_deduplication(queue) {
         return Err(deduplication_missing());
     }
-    Ok(())
+    Ok(delay)
 }

@@ -186,3 +186,17 @@ impl BatchFailure {
         }
     }
 }
+
+impl SendMessageSuccess {
+    /// The entry `id` was sent, with the answer that SendMessage would have.
+    pub fn new(id: impl Into<String>, sent: SendMessageResult) -> Self {
+        SendMessageSuccess {
+            id: id.into(),
+            message_id: sent.message_id,
+            md5_of_message_body: sent.md5_of_message_body,
+            md5_of_message_attributes: sent.md5_of_message_attributes,
+            md5_of_message_system_attributes: sent.md5_of_message_system_attributes,
+            sequence_number: sent.sequence_number,
+        }
+    }
+}

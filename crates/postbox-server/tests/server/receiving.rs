@@ -24,7 +24,7 @@ fn numbers_of_a_receive() {
         ReceiveMessage { visibility_timeout: Some(0), ..Default::default() },
         ReceiveMessage { visibility_timeout: Some(43_200), ..Default::default() },
     ] {
-        assert_eq!(check_receive(&good, &standard()), Ok(()));
+        assert!(check_receive(&good, &standard()).is_ok());
     }
     let between = "Must be between 1 and 10, if provided.";
     let up_to_20 = "Must be >= 0 and <= 20, if provided.";
@@ -53,7 +53,7 @@ fn numbers_of_a_receive() {
 #[test]
 fn receive_attempts_are_for_fifo_queues() {
     let attempt = |id: &str| ReceiveMessage { receive_request_attempt_id: Some(id.into()), ..Default::default() };
-    assert_eq!(check_receive(&attempt("a1"), &fifo()), Ok(()));
+    assert!(check_receive(&attempt("a1"), &fifo()).is_ok());
     assert_eq!(check_receive(&attempt("a 1"), &fifo()).unwrap_err().kind, InvalidParameterValue);
     assert_eq!(
         failure(check_receive(&attempt("a1"), &standard())),
@@ -86,7 +86,7 @@ fn names_of_system_attributes() {
         "DeadLetterQueueSourceArn",
         "Policy",
     ] {
-        assert_eq!(check_receive(&request(&[name], &[name]), &standard()), Ok(()));
+        assert!(check_receive(&request(&[name], &[name]), &standard()).is_ok());
     }
     for bad in [request(&["SenderId", "Foo"], &[]), request(&[], &["Foo"])] {
         let expected = (InvalidAttributeName, "Unknown Attribute Foo.".to_owned());
@@ -166,4 +166,23 @@ fn rates_and_lists_of_move_tasks() {
     for count in [0, 11] {
         assert_eq!(check_move_task_list(Some(count)).unwrap_err().kind, InvalidParameterValue);
     }
+}
+
+#[test]
+fn the_numbers_that_count() {
+    let queue = created("jobs", &[("VisibilityTimeout", "5"), ("ReceiveMessageWaitTimeSeconds", "6")]);
+    assert_eq!(
+        check_receive(&ReceiveMessage::default(), &queue),
+        Ok(ReceiveNumbers { max_messages: 1, wait_time: 6, visibility_timeout: 5 })
+    );
+    let request = ReceiveMessage {
+        max_number_of_messages: Some(10),
+        wait_time_seconds: Some(0),
+        visibility_timeout: Some(0),
+        ..Default::default()
+    };
+    assert_eq!(
+        check_receive(&request, &queue),
+        Ok(ReceiveNumbers { max_messages: 10, wait_time: 0, visibility_timeout: 0 })
+    );
 }

@@ -10,6 +10,7 @@ use postbox_server::message_attributes::{
 use postbox_server::queue::QueueAttributes;
 use postbox_server::wire::Action;
 use postbox_server::wire::request::{SendMessage, SendMessageBatch, SendMessageEntry};
+use postbox_server::wire::response::SendMessageSuccess;
 use std::collections::BTreeMap;
 
 fn standard() -> QueueAttributes {
@@ -33,7 +34,7 @@ fn grouped(group: Option<&str>, deduplication: Option<&str>) -> SendMessage {
 }
 
 fn send(message: &SendMessage, queue: &QueueAttributes) -> Result<(), SqsError> {
-    check_send(&message.into(), queue)
+    check_send(&message.into(), queue).map(drop)
 }
 
 fn attributes(list: &[(&str, MessageAttribute)]) -> BTreeMap<String, MessageAttribute> {
@@ -47,7 +48,7 @@ fn entry(id: &str, body: &str) -> SendMessageEntry {
 fn batch(
     entries: Vec<SendMessageEntry>,
     queue: &QueueAttributes,
-) -> Result<Vec<Result<(), SqsError>>, (ErrorKind, String)> {
+) -> Result<Vec<Result<u32, SqsError>>, (ErrorKind, String)> {
     check_send_batch(&SendMessageBatch { queue_url: "q".into(), entries }, queue)
         .map_err(|error| (error.kind, error.message.into_owned()))
 }
@@ -391,4 +392,51 @@ fn the_sum_of_a_batch_has_a_limit_of_its_own() {
     let attribute = MessageAttribute::text("String", "v".repeat(100));
     let with = SendMessageEntry { message_attributes: attributes(&[("n", attribute)]), ..entry("1", "b") };
     assert_eq!(OutgoingMessage::from(&with).size(), 1 + 1 + 6 + 100);
+}
+
+#[test]
+fn the_delay_that_counts() {
+    let slow = created("jobs", &[("DelaySeconds", "7")]);
+    let slow_fifo = created("a.fifo", &[("FifoQueue", "true"), ("DelaySeconds", "7")]);
+    for (delay, standard, fifo) in [(None, 7, 7), (Some(0), 0, 7)] {
+        let plain = SendMessage { delay_seconds: delay, ..message("b") };
+        assert_eq!(check_send(&(&plain).into(), &slow), Ok(standard));
+        let grouped = SendMessage { delay_seconds: delay, ..grouped(Some("g"), Some("d")) };
+        assert_eq!(check_send(&(&grouped).into(), &slow_fifo), Ok(fifo));
+    }
+    let late = SendMessageEntry { delay_seconds: Some(9), ..entry("2", "b") };
+    assert_eq!(batch(vec![entry("1", "b"), late], &slow), Ok(vec![Ok(7), Ok(9)]));
+}
+
+#[test]
+fn the_deduplication_id_that_counts() {
+    let content_based = created("a.fifo", &[("FifoQueue", "true"), ("ContentBasedDeduplication", "true")]);
+    let own = grouped(Some("g"), Some("d"));
+    let by_content = SendMessage { message_body: "abc".into(), ..grouped(Some("g"), None) };
+    let id = |message: &SendMessage, queue| OutgoingMessage::from(message).deduplication_id(queue).map(String::from);
+    assert_eq!(id(&own, &content_based).as_deref(), Some("d"));
+    let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(id(&by_content, &content_based).as_deref(), Some(digest));
+    assert_eq!(id(&by_content, &fifo()), None);
+}
+
+#[test]
+fn answers_to_senders_have_the_digests_of_what_was_sent() {
+    let number = attributes(&[("timestamp", MessageAttribute::text("Number", "1493147359900"))]);
+    let trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1";
+    let trace = attributes(&[("AWSTraceHeader", MessageAttribute::text("String", trace))]);
+    let plain = SendMessage { message_attributes: number, ..message("test") };
+    let traced = SendMessage { message_system_attributes: trace, ..plain.clone() };
+    let sent = |message: &SendMessage| OutgoingMessage::from(message).sent("id".into(), None);
+    let (plain, traced) = (sent(&plain), sent(&traced));
+    assert_eq!(plain.md5_of_message_body.as_deref(), Some("098f6bcd4621d373cade4e832627b4f6"));
+    assert_eq!(plain.md5_of_message_attributes.as_deref(), Some("235c5c510d26fb653d073faed50ae77c"));
+    assert_eq!(plain.md5_of_message_system_attributes, None);
+    assert_eq!(plain.sequence_number, None);
+    // System attributes have a digest of their own, and do not change the other.
+    assert_eq!(traced.md5_of_message_attributes, plain.md5_of_message_attributes);
+    assert_eq!(traced.md5_of_message_system_attributes.as_deref(), Some("5ae4d5d7636402d80f4eb6d213245a88"));
+    assert_eq!(sent(&message("b")).md5_of_message_attributes, None);
+    let entry = SendMessageSuccess::new("1", traced.clone());
+    assert_eq!((entry.id.as_str(), entry.md5_of_message_body), ("1", traced.md5_of_message_body));
 }
