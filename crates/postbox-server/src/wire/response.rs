@@ -5,8 +5,10 @@
 
 use super::request::Action;
 use super::shape::{Member, Shape, Visitor, shapes};
+use crate::digest::{md5_of_attributes, md5_of_body};
 use crate::error::SqsError;
 use crate::message_attributes::MessageAttribute;
+use std::collections::BTreeMap;
 
 const ID: Member = Member::plain("Id");
 const QUEUE_URL: Member = Member::plain("QueueUrl");
@@ -197,6 +199,27 @@ impl SendMessageSuccess {
             md5_of_message_attributes: sent.md5_of_message_attributes,
             md5_of_message_system_attributes: sent.md5_of_message_system_attributes,
             sequence_number: sent.sequence_number,
+        }
+    }
+}
+
+impl ReceivedMessage {
+    /// A message with the attributes that the receiver asked for, and the digests of what it gets.
+    pub fn new(
+        message_id: String,
+        receipt_handle: String,
+        body: String,
+        attributes: BTreeMap<String, String>,
+        message_attributes: BTreeMap<String, MessageAttribute>,
+    ) -> Self {
+        ReceivedMessage {
+            message_id: Some(message_id),
+            receipt_handle: Some(receipt_handle),
+            md5_of_body: Some(md5_of_body(&body)),
+            body: Some(body),
+            attributes,
+            md5_of_message_attributes: md5_of_attributes(&message_attributes),
+            message_attributes,
         }
     }
 }

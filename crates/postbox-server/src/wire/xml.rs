@@ -11,18 +11,24 @@ use std::collections::BTreeMap;
 
 /// Appends `text` with all that has a meaning in XML escaped.
 pub(crate) fn escape_into(out: &mut String, text: &str) {
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\t' | '\n' => out.push(character),
-            // XML 1.0 has no way to write other control characters. Bodies cannot contain them.
-            control if control < ' ' => out.push_str(&format!("&#x{:X};", control as u32)),
-            other => out.push(other),
+    let is_special = |character: char| match character {
+        '&' | '<' | '>' | '"' => true,
+        other => other < ' ' && other != '\t' && other != '\n',
+    };
+    let mut rest = text;
+    while let Some(at) = rest.find(is_special) {
+        out.push_str(&rest[..at]);
+        match rest.as_bytes()[at] {
+            b'&' => out.push_str("&amp;"),
+            b'<' => out.push_str("&lt;"),
+            b'>' => out.push_str("&gt;"),
+            b'"' => out.push_str("&quot;"),
+            // XML 1.0 has only the carriage return of these. Bodies cannot contain the others.
+            control => out.push_str(&format!("&#x{control:X};")),
         }
+        rest = &rest[at + 1..];
     }
+    out.push_str(rest);
 }
 
 /// Takes members out and writes them as elements.

@@ -4,7 +4,7 @@
 use crate::recorded::*;
 use postbox_server::ErrorKind;
 use postbox_server::auth::*;
-use postbox_server::wire::{Protocol, render_error};
+use postbox_server::wire::{Protocol, Request, parse, render_error};
 
 #[test]
 fn signatures_of_botocore_are_good() {
@@ -13,6 +13,37 @@ fn signatures_of_botocore_are_good() {
         assert!(key == "AKIDEXAMPLE" || key == "AKIDTOKEN");
         assert_eq!(region, "eu-west-1");
     }
+}
+
+#[test]
+fn requests_of_botocore_are_read() {
+    let actions: Vec<(&str, &str, Option<String>)> = recorded()
+        .into_iter()
+        .map(|(name, request)| {
+            request.with(|http| {
+                let parsed = parse(Protocol::of(http), http).unwrap();
+                let body = match &parsed {
+                    Request::SendMessage(send) => Some(send.message_body.clone()),
+                    _ => None,
+                };
+                (name, parsed.action().name(), body)
+            })
+        })
+        .collect();
+    let row = |name, action, body: Option<&str>| (name, action, body.map(str::to_owned));
+    assert_eq!(
+        actions,
+        [
+            row("json", "SendMessage", Some("hello")),
+            row("query by post", "SendMessage", Some("a b&c")),
+            row("query by get", "SendMessage", Some("a b+c&é")),
+            row("odd", "GetQueueUrl", None),
+            row("session token", "ListQueues", None),
+            row("presigned", "ReceiveMessage", None),
+            row("presigned with session token", "ReceiveMessage", None),
+            row("presigned json", "ListQueues", None),
+        ]
+    );
 }
 
 /// The examples of AWS's documentation and of its published test suite, for other services than

@@ -2,6 +2,7 @@
 
 use postbox_server::digest::{content_deduplication_id, md5_of_attributes, md5_of_body};
 use postbox_server::message_attributes::{AttributeFilter, MessageAttribute};
+use postbox_server::wire::response::ReceivedMessage;
 use std::collections::BTreeMap;
 
 fn attributes(list: &[(&str, MessageAttribute)]) -> BTreeMap<String, MessageAttribute> {
@@ -62,6 +63,13 @@ fn the_digest_of_a_received_message_is_over_what_the_filter_leaves() {
     let digest = md5_of_attributes(&filter.apply(&all));
     assert_eq!(digest.as_deref(), Some("ae7155c6026991b6d54b11589678bf9c"));
     assert_eq!(md5_of_attributes(&AttributeFilter::new(&[]).apply(&all)), None);
+    let received = |filter: AttributeFilter| {
+        ReceivedMessage::new("m".into(), "r".into(), "test".into(), BTreeMap::new(), filter.apply(&all))
+    };
+    let message = received(filter);
+    assert_eq!(message.md5_of_body.as_deref(), Some("098f6bcd4621d373cade4e832627b4f6"));
+    assert_eq!(message.md5_of_message_attributes.as_deref(), Some("ae7155c6026991b6d54b11589678bf9c"));
+    assert_eq!(received(AttributeFilter::new(&[])).md5_of_message_attributes, None);
 }
 
 #[test]

@@ -168,7 +168,7 @@ pub(crate) fn recorded() -> Vec<(&'static str, Recorded)> {
     let odd = Recorded::new(
         "GET",
         "//000000000000/./x/../jobs/",
-        "b=2&a=3&a=1&c&d=~&e=a%2Fb&Action=GetQueueUrl",
+        "b=2&a=3&a=1&c&d=~&e=a%2Fb&Action=GetQueueUrl&QueueName=q",
         &[
             LOCAL,
             ("X-Amz-Two", "  two   words "),
@@ -179,7 +179,7 @@ pub(crate) fn recorded() -> Vec<(&'static str, Recorded)> {
                 &authorization(
                     "AKIDEXAMPLE",
                     "host;x-amz-date;x-amz-empty;x-amz-two",
-                    "644ca94bfc91a96ebbaa9a6544f427de5d58a663501cf67e72d69e84d3e1d6ac",
+                    "c49261bd156aa7379d4c3dc6e2d975d19c9919d9e6106ee8655075c71f7c63be",
                 ),
             ),
         ],
