@@ -1,7 +1,7 @@
-"""python.py FOLDER SYSTEM FILE LEVEL: cycles of a queue of PyPI, one at a time, as the suite `sqlite` asks for them.
+"""python.py FOLDER SYSTEM FILE LEVEL runs cycles of a Python queue, one at a time, for the suite `sqlite`.
 
-Installs the queues into FOLDER, an environment of their own, if they are not there yet, and goes on in it. Both keep the
-rows of what is done, and get slower by them; they are removed between the measurements.
+It installs the queues into the virtual environment FOLDER if they are missing, and continues in it. Both queues keep the
+rows of finished messages, which makes them slower, so these rows are deleted between the measurements.
 """
 
 import os
@@ -30,7 +30,7 @@ class LiteQueue:
         import litequeue
 
         self.queue = litequeue.LiteQueue(file)
-        # It sets NORMAL by itself.
+        # litequeue sets NORMAL.
         self.queue.conn.execute(f"PRAGMA synchronous = {level}")
 
     def cycle(self):
@@ -46,7 +46,7 @@ class PersistQueue:
         import persistqueue
 
         self.queue = persistqueue.SQLiteAckQueue(file, auto_commit=True)
-        # SQLite's own is FULL; reading and writing are on one connection.
+        # SQLite's default is FULL. Reads and writes use one connection.
         self.queue._putter.execute(f"PRAGMA synchronous = {level}")
 
     def cycle(self):

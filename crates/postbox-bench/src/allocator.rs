@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Counts only while a test asks for it: a counter that all threads write to would slow down what allocates.
+/// Counts only inside [`bytes_of`], because a counter that all threads write to would slow down the other benchmarks.
 pub(crate) struct Counting;
 
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
@@ -15,12 +15,12 @@ fn count(added: usize, removed: usize) {
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; only a counter is kept beside it.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 #[allow(unsafe_code, reason = "a global allocator is unsafe to implement; this one delegates")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller keeps `alloc`'s contract, and so does this call.
+        // SAFETY: the caller fulfils the contract of `alloc`, and the arguments are the same.
         unsafe { System.alloc(layout) }
     }
 
@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `make` makes, and how many more bytes are in use after it. Nothing else may run meanwhile.
+/// Returns the result of `make`, and the number of bytes that it has allocated and not freed. No other thread may run.
 pub(crate) fn bytes_of<T>(make: impl FnOnce() -> T) -> (T, usize) {
     IN_USE.store(0, Ordering::Relaxed);
     IS_COUNTING.store(true, Ordering::Relaxed);

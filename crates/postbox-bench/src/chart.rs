@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use crate::report::OURS;
+use crate::report::POSTBOX;
 
 const WIDTH: usize = 760;
 const LABELS: usize = 200;
@@ -39,7 +39,7 @@ impl Measurement {
     }
 
     fn is_peer(&self) -> bool {
-        !self.system.starts_with(OURS) && !self.is_limit()
+        !self.system.starts_with(POSTBOX) && !self.is_limit()
     }
 
     fn rate(&self) -> f64 {
@@ -47,7 +47,7 @@ impl Measurement {
     }
 
     fn colour(&self) -> &'static str {
-        match (self.system.starts_with(OURS), self.is_limit()) {
+        match (self.system.starts_with(POSTBOX), self.is_limit()) {
             (true, _) => "ours",
             (_, true) => "limit",
             _ => "peer",

@@ -1,12 +1,12 @@
 //! `cargo run --release -p postbox-bench -- SUITE [--json] [--quick] [--only TEXT] [--system NAME] [--peers NAME]`
 //!
-//! Runs Postbox and its peers in turn: each system runs once in each round, so that noise hits all alike.
+//! Compares Postbox with other libraries. Each system runs once in each round, so that noise affects all systems equally.
 
 mod allocator;
 mod chart;
 mod core;
 mod memory;
-mod outside;
+mod peer_process;
 mod redis;
 mod report;
 mod sqlite;
@@ -21,16 +21,16 @@ const USAGE: &str = "usage: postbox-bench SUITE [--json] [--quick] [--only TEXT]
        postbox-bench chart [--only TEXT] < RESULTS.jsonl > CHART.svg
 suites: core, memory, sqlite, redis, sqs
   --json       one JSON line per measurement
-  --quick      fewer messages and rounds: shows that all works, not how fast
+  --quick      fewer messages and rounds: shows that all scenarios run, not how fast
   --only TEXT  only the scenarios whose name contains TEXT
   --system NAME
-               only that system; as often as needed
-  --peers NAME suite sqlite: also against apalis (built first) or python (litequeue and persist-queue, installed
-               first, in the target folder); suite sqs: also against omniqueue (built first); as often as needed";
+               only that system; can be repeated
+  --peers NAME also run a peer that must be built or installed first, in the target folder; can be repeated;
+               suite sqlite: apalis, or python (litequeue and persist-queue); suite sqs: omniqueue";
 
 fn main() {
     let mut settings =
-        Settings { json: false, quick: false, most_rounds: 21, only: None, systems: Vec::new(), peers: Vec::new() };
+        Settings { json: false, quick: false, max_rounds: 21, only: None, systems: Vec::new(), peers: Vec::new() };
     let mut suites = Vec::new();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first().map(|(role, rest)| (role.as_str(), rest)) {

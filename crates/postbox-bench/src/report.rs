@@ -1,61 +1,62 @@
-//! Rounds, medians, ratios, and the two ways to print them.
+//! Runs scenarios in rounds, computes medians and ratios, and prints them as a table or as JSON lines.
 
 use std::io::Write;
 use std::time::Duration;
 
-/// The system that is ours.
-pub(crate) const OURS: &str = "postbox";
+/// The name of this project's system in results.
+pub(crate) const POSTBOX: &str = "postbox";
 
 /// What to run and how to print it.
 #[derive(Clone)]
 pub(crate) struct Settings {
     /// One JSON line per measurement instead of a table.
     pub(crate) json: bool,
-    /// Fewer messages and rounds: shows that all works, not how fast.
+    /// Run fewer messages and rounds, to check that all scenarios work.
     pub(crate) quick: bool,
-    /// How many rounds there are at most, after the one that does not count.
-    pub(crate) most_rounds: usize,
-    /// Only scenarios whose name contains this.
+    /// Maximum number of rounds, without the warm-up round.
+    pub(crate) max_rounds: usize,
+    /// Run only scenarios whose name contains this text.
     pub(crate) only: Option<String>,
-    /// Only these systems, if any are named.
+    /// Run only these systems, or all if this is empty.
     pub(crate) systems: Vec<String>,
-    /// Peers that have to be built or installed first.
+    /// Additional peers to run, which must be built or installed first.
     pub(crate) peers: Vec<String>,
 }
 
 impl Settings {
-    /// Whether a scenario is to be run.
+    /// Whether to run a scenario.
     pub(crate) fn includes(&self, scenario: &str) -> bool {
         self.only.as_ref().is_none_or(|only| scenario.contains(only.as_str()))
     }
 
-    /// At least seven rounds count.
+    /// Number of rounds, without the warm-up round.
     pub(crate) fn rounds(&self) -> usize {
-        if self.quick { 3 } else { self.most_rounds }
+        if self.quick { 3 } else { self.max_rounds }
     }
 
-    /// A number of operations, scaled down for a quick run, but if possible enough for 64 tasks with batches of 10.
+    /// Scales a number of operations down for a quick run. The result is enough for 64 tasks with batches of 10, unless
+    /// `operations` itself is less.
     pub(crate) fn scale(&self, operations: usize) -> usize {
         if self.quick { (operations / 20).max(1280).min(operations) } else { operations }
     }
 }
 
-/// One system in one scenario: runs a given number of operations and tells how long they took.
+/// One system in one scenario. It runs a number of operations and returns the elapsed time.
 pub(crate) struct Contender<'a> {
     /// The name in the report.
     pub(crate) system: &'static str,
-    /// Runs once.
+    /// Runs a number of operations.
     pub(crate) run: Box<dyn FnMut(usize) -> Duration + 'a>,
 }
 
 impl<'a> Contender<'a> {
-    /// A contender by its name.
+    /// Creates a contender.
     pub(crate) fn new(system: &'static str, run: impl FnMut(usize) -> Duration + 'a) -> Self {
         Contender { system, run: Box::new(run) }
     }
 }
 
-/// What operations cost beside time: something that only grows, read before and after.
+/// A cost of operations other than time: a counter that is read before and after each run.
 pub(crate) struct Meter<'a> {
     unit: &'static str,
     read: Box<dyn Fn() -> f64 + 'a>,
@@ -63,18 +64,18 @@ pub(crate) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// What one operation costs, by its name in the report.
+    /// Creates a meter of the cost of one operation. `unit` is its name in the report.
     pub(crate) fn new(unit: &'static str, read: impl Fn() -> f64 + 'a) -> Self {
         Meter { unit, read: Box::new(read), operations: 1.0 }
     }
 
-    /// What a thousand operations cost.
+    /// Reports the cost of a thousand operations instead.
     pub(crate) fn per_thousand(self) -> Self {
         Meter { operations: 1_000.0, ..self }
     }
 }
 
-/// Runs all contenders in turn, round by round, and prints a line for each.
+/// Runs each contender once in each round, and prints a line for each.
 pub(crate) fn measure(
     settings: &Settings,
     suite: &str,
@@ -85,7 +86,7 @@ pub(crate) fn measure(
     measure_with(settings, suite, scenario, operations, contenders, &[]);
 }
 
-/// The same, with meters beside the clock.
+/// Like [`measure`], with meters.
 pub(crate) fn measure_with(
     settings: &Settings,
     suite: &str,
@@ -103,11 +104,11 @@ pub(crate) fn measure_with(
     let operations = settings.scale(operations);
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
     let mut costs: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); meters.len()]; contenders.len()];
-    // A round that does not count warms up allocators, caches and branch predictors.
+    // Round 0 warms up allocators, caches and branch predictors, and is not counted.
     for round in 0..=settings.rounds() {
-        for place in 0..contenders.len() {
-            // Nobody always runs after the same one.
-            let index = (place + round) % contenders.len();
+        for position in 0..contenders.len() {
+            // A different contender starts each round.
+            let index = (position + round) % contenders.len();
             let before: Vec<f64> = meters.iter().map(|meter| (meter.read)()).collect();
             let took = (contenders[index].run)(operations);
             if round > 0 {
@@ -118,17 +119,16 @@ pub(crate) fn measure_with(
             }
         }
     }
-    // Limits and what promises less are there to look at.
-    let is_peer = |system: &str| ![OURS, "limit-", "unsynced-"].iter().any(|prefix| system.starts_with(prefix));
+    // Theoretical limits, and modes with weaker guarantees, are not compared with Postbox.
+    let is_peer = |system: &str| ![POSTBOX, "limit-", "unsynced-"].iter().any(|prefix| system.starts_with(prefix));
     let best_peer = (0..contenders.len())
         .filter(|&index| is_peer(contenders[index].system))
         .max_by(|&a, &b| median(&rates[a]).total_cmp(&median(&rates[b])));
     for (index, contender) in contenders.iter().enumerate() {
-        let ours = contender.system.starts_with(OURS);
-        // The ratio of each round, then the median: noise of a round hits both sides alike.
+        // Ratios are computed for each round, since the noise of a round affects both systems equally.
         let ratio = best_peer
-            .filter(|_| ours)
-            .map(|best| Ratio::new(rates[index].iter().zip(&rates[best]).map(|(own, peer)| own / peer).collect()));
+            .filter(|_| contender.system.starts_with(POSTBOX))
+            .map(|best| Ratio::new(rates[index].iter().zip(&rates[best]).map(|(rate, peer)| rate / peer).collect()));
         let best_name = best_peer.map(|best| contenders[best].system);
         let costs: Vec<_> =
             meters.iter().zip(&costs[index]).map(|(meter, costs)| (meter.unit, median(costs))).collect();
@@ -189,14 +189,14 @@ pub(crate) fn print_value(settings: &Settings, suite: &str, scenario: &str, syst
     });
 }
 
-/// A closed pipe (`| head`) ends the run.
+/// Exits if the reader of standard output has closed it, as `head` does.
 fn end_if_closed(written: std::io::Result<()>) {
     if written.is_err() {
         std::process::exit(0);
     }
 }
 
-/// How many times as fast as a peer: the median of the rounds, and between what it lies, in 19 of 20 such runs.
+/// Speed in relation to a peer: the median of the rounds, and its 95 % confidence interval.
 struct Ratio {
     mid: f64,
     low: f64,
@@ -206,22 +206,23 @@ struct Ratio {
 impl Ratio {
     fn new(mut rounds: Vec<f64>) -> Self {
         rounds.sort_by(f64::total_cmp);
-        let outside = outside(rounds.len());
-        Ratio { mid: median(&rounds), low: rounds[outside], high: rounds[rounds.len() - 1 - outside] }
+        let margin = interval_margin(rounds.len());
+        Ratio { mid: median(&rounds), low: rounds[margin], high: rounds[rounds.len() - 1 - margin] }
     }
 }
 
-/// How many of the sorted rounds can be left out at each end so that the true median is among the others in 19 of 20 runs: each
-/// round is above it or below it by the toss of a coin. With fewer than six rounds even all of them are not enough, and none is left out.
-fn outside(rounds: usize) -> usize {
-    let (mut ways, mut tail) = (1.0, 0.0);
+/// The number of sorted rounds to leave out at each end, so that the others span the 95 % confidence interval of the median.
+/// The number of rounds below the true median has a binomial distribution with probability 1/2. Fewer than six rounds are
+/// too few for 95 %: then none is left out.
+fn interval_margin(rounds: usize) -> usize {
+    let (mut combinations, mut tail) = (1.0, 0.0);
     let all = 2f64.powi(rounds as i32);
     for left_out in 0..rounds {
-        tail += ways / all;
+        tail += combinations / all;
         if tail > 0.025 {
             return left_out.saturating_sub(1);
         }
-        ways *= (rounds - left_out) as f64 / (left_out + 1) as f64;
+        combinations *= (rounds - left_out) as f64 / (left_out + 1) as f64;
     }
     0
 }
@@ -241,11 +242,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_of_a_median_is_as_in_the_tables() {
-        // Of sorted rounds, the first and the last that are in the interval, counted from 1.
+    fn the_interval_of_a_median_equals_the_published_tables() {
+        // The numbers of the first and the last sorted round in the interval, counted from 1.
         for (rounds, first, last) in [(3, 1, 3), (5, 1, 5), (6, 1, 6), (7, 1, 7), (9, 2, 8), (21, 6, 16), (31, 10, 22)]
         {
-            assert_eq!((outside(rounds) + 1, rounds - outside(rounds)), (first, last), "{rounds} rounds");
+            let margin = interval_margin(rounds);
+            assert_eq!((margin + 1, rounds - margin), (first, last), "{rounds} rounds");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What can be asked of the command.
+//! The arguments of the command and their help.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,22 +7,24 @@ use clap::{Args, Parser, Subcommand};
 
 const DEFAULT: &str = "sqlite://postbox.db/default";
 const AFTER: &str = "\
-Times are written 500ms, 2.5s, 3m or 1h.
+A TIME is a number with a unit: 500ms, 2.5s, 3m or 1h.
 
-Exit status: 0 all went well, 1 it failed, 2 the arguments are wrong, 3 there was no message or no reply in time,
-130 it was interrupted before it was done.";
+Exit status: 0 success, 1 failure, 2 invalid arguments, 3 no message or no reply in time,
+130 interrupted before the command was complete.";
 
 /// One mailbox, from actor to cloud.
 ///
-/// Every command works on the mailbox that --url names; without it, on the file postbox.db in the current folder.
+/// Every command works on the mailbox that --url names. The default is the mailbox `default` in the file postbox.db
+/// in the current folder.
 #[derive(Debug, Parser)]
 #[command(name = "postbox", version, propagate_version = true, arg_required_else_help = true, after_long_help = AFTER)]
 pub(crate) struct Arguments {
-    /// Which mailbox: sqlite://FILE/NAME, redis://HOST/NAME, sqs://REGION/NAME…; memory://NAME is gone with the command
-    // An address may have a password: help does not show what the variable holds.
+    /// Address of the mailbox: sqlite://FILE/NAME, redis://HOST/NAME, sqs://REGION/NAME…; memory://NAME is lost when the
+    /// command ends
+    // An address can contain a password, so help does not show the value of the variable.
     #[arg(short, long, global = true, env = "POSTBOX_URL", hide_env_values = true, default_value = DEFAULT)]
     pub(crate) url: String,
-    /// Writes JSON, one object a line, for programs
+    /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -31,73 +33,78 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Stores a message: the argument, a file, or standard input
+    /// Send a message from an argument, a file or standard input
     Send(Send),
-    /// Leases messages and prints them
+    /// Lease messages and print them
     ///
-    /// Leases are kept alive while the reader of the output is slow. A message whose lease was lost before it was printed is not
-    /// printed: it is delivered again. With --ack and --follow messages are acknowledged, but requests, whose replies are
-    /// awaited, are not: with --follow each is printed once, stays leased, and is given back at the end.
+    /// Leases are renewed while the reader of the output is slow. A message whose lease ends before it is printed is not
+    /// printed: it is delivered again. With --ack and --follow, messages are acknowledged after they are printed. Requests
+    /// that await a reply are not acknowledged. With --follow, a request is printed once, stays leased, and is released when
+    /// the command ends.
     Receive(Receive),
-    /// Sends a request, waits for its reply and prints that
+    /// Send a request, wait for its reply and print the reply
     Request(Request),
-    /// Runs a program for each message: body on its standard input, standard output is the reply
+    /// Run a program for each message
     ///
-    /// Exit status 0 finishes the message, 65 or 78 sends it to the dead letters at once; after any other, or a signal, it
-    /// is tried again until the attempts are used up. A program that cannot be started gives its message back. Ctrl-C lets
-    /// the programs that run finish, within --shutdown-limit, and gives the rest back. A program that runs longer, or whose
-    /// lease is lost, is ended with all processes of its process group: by SIGTERM, and by SIGKILL 5 s later.
+    /// The body is the program's standard input, and its standard output is the reply. Exit status 0 acknowledges the message. 65 or 78 moves it to the dead letters at once. After any other status or a
+    /// signal the message is retried, up to --retries attempts. If the program cannot be started, the message is released.
+    /// After Ctrl-C, running programs have --shutdown-limit to finish, and messages that are not yet handled are released.
+    /// A program that exceeds the limit, or whose lease is lost, is terminated with all processes of its process group: by
+    /// SIGTERM, and 5 s later by SIGKILL.
     Work(Work),
-    /// Says how many messages are where
+    /// Show message counts by state
     Stats {
-        /// Again and again, until Ctrl-C
+        /// Print the counts whenever they change, until Ctrl-C
         #[arg(long)]
         watch: bool,
     },
-    /// Shows messages without leasing them
+    /// Show messages without leasing them
     Peek {
-        /// The most messages
+        /// Maximum number of messages
         #[arg(long, default_value_t = 10, value_parser = number::<usize>)]
         max: usize,
     },
-    /// Removes all messages, but no dead letters
+    /// Delete all messages except dead letters
     Purge,
-    /// Looks after messages that nobody could finish
+    /// List, redrive or purge dead letters
     #[command(subcommand)]
     Dead(Dead),
-    /// Lists the mailboxes of the place that --url names, with or without a mailbox
+    /// List the mailboxes of the store that --url names
     List,
-    /// Moves all messages from one mailbox to another, of any kind; nothing is lost when interrupted
+    /// Move all messages from one mailbox to another
     ///
-    /// Ids, bodies, content types, attributes, reply addresses and times of sending go along; groups, deduplication ids,
-    /// expiry and delivery counts do not. Delayed, leased and dead messages stay where they are, and so do requests, whose
-    /// replies are awaited there, and messages that the target does not take, as when it has another message with the same id.
+    /// The mailboxes can be in different stores. If the command is interrupted, no message is lost.
+    ///
+    /// Ids, bodies, content types, attributes, reply addresses and times of sending are kept. Groups, deduplication ids,
+    /// expiry and delivery counts are not. Delayed, leased and dead messages are not moved, and neither are requests that
+    /// await a reply. Messages that TO refuses stay in FROM, for example when TO has another message with the same id.
     Move {
-        /// The mailbox to take from, like sqlite://old.db/jobs
+        /// Address of the source mailbox, like sqlite://old.db/jobs
         from: String,
-        /// The mailbox to send to, like sqlite://new.db/jobs
+        /// Address of the target mailbox, like sqlite://new.db/jobs
         to: String,
-        /// The most messages
+        /// Maximum number of messages
         #[arg(long, value_parser = number::<u64>)]
         max: Option<u64>,
     },
-    /// Shows what Postbox is for: workers answer requests, one is killed, nothing is lost
+    /// Demonstrate that no request is lost when a worker process is killed
     Demo(Demo),
-    /// Measures send, receive, acknowledge in the store that --url names
+    /// Measure send, receive and acknowledge in the store that --url names
     ///
-    /// The benchmark creates a mailbox of its own, named after the one in --url (default-bench-1a2b3c4d5e6f), and deletes it at
-    /// the end, after an error and on Ctrl-C. It does not read or change the messages of any other mailbox.
+    /// The benchmark creates a mailbox with a new name, like default-bench-1a2b3c4d5e6f for the mailbox `default`. It
+    /// deletes that mailbox at the end, after an error and on Ctrl-C. It does not read or change the messages of any other
+    /// mailbox.
     Bench {
-        /// Number of cycles that run at the same time
+        /// Number of concurrent send-receive-acknowledge cycles
         #[arg(long, default_value_t = 64, value_parser = number::<usize>)]
         concurrency: usize,
         /// How long to measure
         #[arg(long, default_value = "3s", value_name = "TIME", value_parser = duration)]
         time: Duration,
     },
-    /// Prints completions for a shell
+    /// Print the completion script for a shell
     Completions {
-        /// Which shell
+        /// Name of the shell
         shell: clap_complete::Shell,
     },
     #[command(hide = true, name = "demo-worker")]
@@ -106,119 +113,119 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Send {
-    /// The body; without it, --file or standard input
+    /// Message body [default: standard input]
     pub(crate) body: Option<String>,
-    /// The body is in this file
+    /// Read the body from this file
     #[arg(long, conflicts_with = "body")]
     pub(crate) file: Option<PathBuf>,
-    /// One message per line, sent as it comes; empty lines are left out
+    /// Send one message per line, as soon as the line is read; skip empty lines
     #[arg(long, conflicts_with = "body")]
     pub(crate) lines: bool,
-    /// Sends at most this many lines in one request
+    /// Maximum number of lines in one request
     #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
     pub(crate) batch: usize,
-    /// How long messages are invisible
+    /// How long the message stays invisible
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) delay: Option<Duration>,
-    /// Where an answer should go: the name of a mailbox of the same file
+    /// Where to send an answer: the name of a mailbox in the same store
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) reply_to: Option<String>,
-    /// An attribute of the message; as often as needed
+    /// Attribute of the message; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attribute: Vec<(String, String)>,
-    /// Delivered in order, one at a time, with the others of this group
+    /// Message group: its messages are delivered in order, one at a time
     #[arg(long)]
     pub(crate) group: Option<String>,
-    /// Sends with the same id within five minutes are one
+    /// Deduplication id; a repeated send with the same id is ignored within the mailbox's deduplication window
     #[arg(long, value_name = "ID", conflicts_with = "lines")]
     pub(crate) deduplication_id: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Receive {
-    /// The most messages of one receive
+    /// Maximum number of messages in one receive
     #[arg(long, default_value_t = 1, value_parser = number::<usize>)]
     pub(crate) max: usize,
-    /// How long messages are leased
+    /// Length of the lease
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
     pub(crate) visibility: Duration,
-    /// Waits so long for the first one
+    /// How long to wait for the first message
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration)]
     pub(crate) wait: Duration,
-    /// Acknowledges each message once it is printed
+    /// Acknowledge each message after it is printed
     #[arg(long)]
     pub(crate) ack: bool,
-    /// Goes on until Ctrl-C; what is printed is acknowledged, requests and the rest are given back
+    /// Receive until Ctrl-C and acknowledge each message after it is printed
     #[arg(long)]
     pub(crate) follow: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Request {
-    /// The body; without it, standard input
+    /// Request body [default: standard input]
     pub(crate) body: Option<String>,
-    /// Waits so long for the reply
+    /// How long to wait for the reply
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
     pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Work {
-    /// The most programs at a time
+    /// Maximum number of programs that run at the same time
     #[arg(long, default_value_t = 1, value_parser = number::<usize>)]
     pub(crate) concurrency: usize,
-    /// How long messages are leased; longer while their program runs
+    /// Length of the lease, which is renewed while the program runs
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
     pub(crate) visibility: Duration,
-    /// The attempts before a message goes to the dead letters
+    /// Maximum number of attempts, including the first, before a message becomes a dead letter
     #[arg(long, default_value_t = 5, value_parser = number::<u32>)]
     pub(crate) retries: u32,
-    /// The first retry comes after so long, each further one after twice the time
+    /// Delay before the first retry; it doubles with each further retry
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration)]
     pub(crate) backoff: Duration,
-    /// Time for programs to finish after Ctrl-C; then they are ended and their messages are given back
+    /// How long programs may run after Ctrl-C before they are terminated and their messages are given back
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
     pub(crate) shutdown_limit: Duration,
-    /// Ends after this number of receives
+    /// Exit after this number of receives
     #[arg(long, value_parser = number::<u64>)]
     pub(crate) max_iterations: Option<u64>,
-    /// The program and its arguments
+    /// Program to run, with its arguments
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dead {
-    /// Shows them, oldest first
+    /// Show dead letters, oldest first
     List {
-        /// The most messages
+        /// Maximum number of dead letters
         #[arg(long, default_value_t = 100, value_parser = number::<usize>)]
         max: usize,
     },
-    /// Makes them visible again, oldest first, as if never delivered
+    /// Make dead letters visible again, oldest first, with a delivery count of 0
     Redrive {
-        /// The most messages
+        /// Maximum number of dead letters
         #[arg(long, value_parser = number::<usize>)]
         max: Option<usize>,
     },
-    /// Removes them
+    /// Delete all dead letters
     Purge,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// The number of requests
+    /// Number of requests
     #[arg(long, default_value_t = 2_000, value_parser = number::<u32>)]
     pub(crate) requests: u32,
-    /// The number of worker processes; one of them is killed
+    /// Number of worker processes; one of them is killed
     #[arg(long, default_value_t = 3, value_parser = number::<usize>)]
     pub(crate) workers: usize,
-    /// Keeps the file, here
+    /// Path of the SQLite file to use and keep [default: a temporary file]
     #[arg(long)]
     pub(crate) file: Option<PathBuf>,
 }
 
-/// `500ms`, `2.5s`, `3m`, `1h`, or a number of seconds.
+/// Parses `500ms`, `2.5s`, `3m`, `1h`, or a number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -234,7 +241,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|error| error.to_string())
 }
 
-/// A whole number.
+/// Parses a whole number.
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| "write a whole number, like 10".to_string())
 }

@@ -11,18 +11,18 @@ use serde_json::json;
 
 use crate::commands::on_interrupt;
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 
-/// Measures the store of `mailbox`, in a mailbox of the benchmark's own, which does not outlive it.
+/// Measures the store of `mailbox`, in a mailbox that is created for the benchmark and deleted at its end.
 pub(crate) fn run(mailbox: &Mailbox, concurrency: usize, time: Duration, json: bool) -> Result<(), Failure> {
-    let own: Mailbox = mailbox.connection().mailbox(&own_name(mailbox.name().as_str()))?;
+    let scratch: Mailbox = mailbox.connection().mailbox(&scratch_name(mailbox.name().as_str()))?;
     let stop = Cancellation::new();
     let token = stop.clone();
-    on_interrupt("the mailbox of the benchmark is deleted; Ctrl-C again ends at once", json, move || token.cancel())?;
+    on_interrupt("deleting the benchmark's mailbox; press Ctrl-C again to exit at once", json, move || token.cancel())?;
     let measured =
-        own.create().blocking().map_err(Failure::from).and_then(|()| measure(&own, concurrency, time, &stop));
-    let deleted = own.delete().blocking().map_err(|error| {
-        Failure::Other(format!("cannot delete the benchmark's mailbox {}: {error}; delete it by hand", own.name()))
+        scratch.create().blocking().map_err(Failure::from).and_then(|()| measure(&scratch, concurrency, time, &stop));
+    let deleted = scratch.delete().blocking().map_err(|error| {
+        Failure::Other(format!("cannot delete the benchmark's mailbox {}: {error}; delete it by hand", scratch.name()))
     });
     let (cycles, seconds) = measured?;
     deleted?;
@@ -39,8 +39,8 @@ pub(crate) fn run(mailbox: &Mailbox, concurrency: usize, time: Duration, json: b
     })
 }
 
-/// A name that no mailbox has: the given one, shortened if necessary, with random digits.
-fn own_name(name: &str) -> String {
+/// A new mailbox name: `name`, shortened if necessary, with random digits appended.
+fn scratch_name(name: &str) -> String {
     let (name, suffix) = match name.strip_suffix(".fifo") {
         Some(name) => (name, ".fifo"),
         None => (name, ""),
@@ -50,7 +50,8 @@ fn own_name(name: &str) -> String {
     format!("{}-bench-{random}{suffix}", &name[..name.len().min(50)])
 }
 
-/// Runs cycles until the time is over or `stop` is cancelled. Returns their number, and how many seconds they took.
+/// Runs cycles of send, receive and acknowledge until `time` has passed or `stop` is cancelled.
+/// Returns the number of cycles and the elapsed seconds.
 fn measure(mailbox: &Mailbox, concurrency: usize, time: Duration, stop: &Cancellation) -> Result<(u64, f64), Failure> {
     let (cycles, failed, start) = (AtomicU64::new(0), Cancellation::new(), Instant::now());
     let cycle = |body: &Bytes| -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! The commands.
+//! Runs each command. The larger commands have separate files.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Command, Dead, Request};
 use crate::output::{self, Failure, Shown};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 use crate::{bench, demo, process, receive, send, signals, transfer, work};
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { url, json, command } = arguments;
     match command {
         Command::Send(options) => send::run(&open(&url)?, options, json),
-        // A receiver that waits may be there before the first sender.
+        // A receiver that waits may start before the first sender has created the file.
         Command::Receive(options) if options.wait.is_zero() && !options.follow => {
             receive::run(&open_existing(&url)?, &options, json)
         }
@@ -27,8 +27,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Stats { watch } => stats(&open_existing(&url)?, watch, json),
         Command::Peek { max } => peek(&open_existing(&url)?, max, json),
         Command::Purge => {
-            let many = open_existing(&url)?.purge().blocking()?;
-            output::line(if json { json!({ "purged": many }).to_string() } else { format!("{many} messages removed") })
+            let count = open_existing(&url)?.purge().blocking()?;
+            output::line(if json {
+                json!({ "purged": count }).to_string()
+            } else {
+                format!("{count} messages removed")
+            })
         }
         Command::Dead(command) => dead(&open_existing(&url)?, &command, json),
         Command::List => {
@@ -43,7 +47,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::DemoWorker => demo::work(&open(&url)?),
         Command::Bench { concurrency, time } => bench::run(&open(&url)?, concurrency, time, json),
         Command::Completions { shell } => {
-            // Written at once: the generator panics if it cannot write.
+            // The generator panics if it cannot write, so it writes to memory.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "postbox", &mut script);
             output::bytes(&script)
@@ -55,20 +59,21 @@ pub(crate) fn open(url: &str) -> Result<Mailbox, Failure> {
     Ok(postbox::open(url).blocking()?)
 }
 
-/// The same, for commands that only look or take: a file that is not there is a slip, and is not made.
+/// Opens a mailbox for a command that stores nothing. A missing SQLite file is an error, and is not created.
 pub(crate) fn open_existing(url: &str) -> Result<Mailbox, Failure> {
     check_file(url)?;
     open(url)
 }
 
+/// Fails if the address names a SQLite file that does not exist. Leaves all other errors to the library.
 fn check_file(url: &str) -> Result<(), Failure> {
-    let place = url.split('?').next().unwrap_or_default();
-    let Some((scheme, path)) = place.split_once("://") else { return Ok(()) };
+    let address = url.split('?').next().unwrap_or_default();
+    let Some((scheme, path)) = address.split_once("://") else { return Ok(()) };
     if !scheme.eq_ignore_ascii_case("sqlite") {
         return Ok(());
     }
     let file = path.rsplit_once('/').map_or(path, |(file, _)| file);
-    // What else may be wrong with it, and what percent signs stand for, the library knows.
+    // The library decodes percent signs and reports a missing file name or folder.
     let folder = std::path::Path::new(file).parent().filter(|folder| !folder.as_os_str().is_empty());
     if file.is_empty() || path.contains('%') || folder.is_some_and(|folder| !folder.is_dir()) {
         return Ok(());
@@ -76,19 +81,19 @@ fn check_file(url: &str) -> Result<(), Failure> {
     if [path, file].iter().any(|file| std::path::Path::new(file).exists()) {
         return Ok(());
     }
-    Err(Failure::Other(format!("there is no file {file:?}; sending to a mailbox in it makes it")))
+    Err(Failure::Other(format!("there is no file {file:?}; check --url, or create the file with postbox send")))
 }
 
-/// A place is listed whether its URI goes on with the name of a mailbox or not.
+/// Removes the mailbox name from an address, if it has one. What remains names the store.
 fn without_mailbox(url: String) -> String {
-    let (place, options) = url.split_once('?').unwrap_or((&url, ""));
-    let file = place.strip_prefix("sqlite://").and_then(|place| Some(place.rsplit_once('/')?.0));
+    let (address, options) = url.split_once('?').unwrap_or((&url, ""));
+    let file = address.strip_prefix("sqlite://").and_then(|path| Some(path.rsplit_once('/')?.0));
     match file {
         Some(file) if std::path::Path::new(file).is_file() => format!("sqlite://{file}?{options}"),
         Some(_) => url,
-        None => match place.split_once("://") {
+        None => match address.split_once("://") {
             Some((scheme @ ("redis" | "rediss" | "redis+cluster" | "redis+sentinel" | "sqs"), rest)) => {
-                // A password may have a slash: what is before the `@` stays as it is.
+                // A password may contain a slash, so the part before the `@` is kept unchanged.
                 let (secret, host) =
                     rest.rsplit_once('@').map_or(("", rest), |(_, host)| (&rest[..rest.len() - host.len()], host));
                 let host = host.split('/').next().unwrap_or_default();
@@ -99,41 +104,42 @@ fn without_mailbox(url: String) -> String {
     }
 }
 
-/// Held while an interruption is dealt with.
-static DEALING: Mutex<()> = Mutex::new(());
+/// Locked while the interrupt handler runs.
+static INTERRUPT_HANDLER: Mutex<()> = Mutex::new(());
 
-/// The program does not end before it has said what an interruption does.
-pub(crate) fn after_interrupt() {
-    drop(DEALING.lock());
+/// Waits for a running interrupt handler, so that the process does not exit before the handler's note is printed.
+pub(crate) fn wait_for_interrupt_handler() {
+    drop(INTERRUPT_HANDLER.lock());
 }
 
-/// On Ctrl-C, and on a request to end: acts, and says what happens now. The second time it is meant at once.
+/// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal runs `action` and prints `note`, if it is not
+/// empty. A second signal ends the process at once.
 pub(crate) fn on_interrupt(
     note: &'static str,
     json: bool,
-    mut act: impl FnMut() + std::marker::Send + 'static,
+    mut action: impl FnMut() + std::marker::Send + 'static,
 ) -> Result<(), Failure> {
     let mut is_raised = false;
     let handler = move || {
         if std::mem::replace(&mut is_raised, true) {
             process::exit_at_once(130);
         }
-        let _dealing = DEALING.lock();
-        act();
+        let _running = INTERRUPT_HANDLER.lock();
+        action();
         if !note.is_empty() {
             output::note(note, json);
         }
     };
-    signals::with_hangup_as_it_is(|| ctrlc::set_handler(handler))
-        .map_err(|error| Failure::Other(format!("cannot listen for Ctrl-C: {error}")))
+    signals::keep_sighup_ignored(|| ctrlc::set_handler(handler))
+        .map_err(|error| Failure::Other(format!("cannot install a handler for Ctrl-C: {error}")))
 }
 
-/// A bar on the terminal; nothing where there is none.
-pub(crate) fn progress(many: u64, what: &'static str) -> indicatif::ProgressBar {
+/// A progress bar, which is shown only on a terminal.
+pub(crate) fn progress(len: u64, message: &'static str) -> indicatif::ProgressBar {
     let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({per_sec}, {eta} left)");
-    indicatif::ProgressBar::new(many)
+    indicatif::ProgressBar::new(len)
         .with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
-        .with_message(what)
+        .with_message(message)
 }
 
 fn request(mailbox: &Mailbox, options: Request, json: bool) -> Result<(), Failure> {
@@ -151,7 +157,7 @@ fn request(mailbox: &Mailbox, options: Request, json: bool) -> Result<(), Failur
         }
         Ok(answer) => output::bytes(&answer),
         Err(Error::ReplyTimeout { .. } | Error::ReplyExpired { .. }) => {
-            Err(Failure::Nothing("no reply in time: is a worker running? (postbox work -- COMMAND)"))
+            Err(Failure::Nothing("no reply within --timeout; check that a worker runs (postbox work -- COMMAND)"))
         }
         Err(error) => Err(error.into()),
     }
@@ -190,11 +196,12 @@ fn stats(mailbox: &Mailbox, watch: bool, json: bool) -> Result<(), Failure> {
 }
 
 fn peek(mailbox: &Mailbox, max: usize, json: bool) -> Result<(), Failure> {
-    for delivery in mailbox.peek(max).blocking()? {
+    for message in mailbox.peek(max).blocking()? {
+        let shown = Shown::stored(&message)?;
         output::line(if json {
-            Value::Object(Shown::delivery(&delivery).to_json()).to_string()
+            Value::Object(shown.to_json()).to_string()
         } else {
-            format!("{}  {}", delivery.id, output::short(&delivery.body))
+            format!("{}  {}", message.id, output::short(shown.body))
         })?;
     }
     Ok(())
@@ -205,8 +212,9 @@ fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
     let (verb, many) = match command {
         Dead::List { max } => {
             for letter in dead.list(*max).blocking()? {
+                let shown = Shown::stored(&letter)?;
                 output::line(if json {
-                    let mut object = Shown::dead(&letter).to_json();
+                    let mut object = shown.to_json();
                     object.insert("reason".into(), json!(letter.reason));
                     object.insert("died_at".into(), output::millis(letter.died_at).into());
                     Value::Object(object).to_string()
@@ -216,7 +224,7 @@ fn dead(mailbox: &Mailbox, command: &Dead, json: bool) -> Result<(), Failure> {
                         letter.id,
                         letter.delivery_count,
                         output::one_line(&letter.reason),
-                        output::short(&letter.body)
+                        output::short(shown.body)
                     )
                 })?;
             }

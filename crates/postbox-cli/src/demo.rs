@@ -1,4 +1,4 @@
-//! `postbox demo`: workers answer requests, one of them is killed, and nothing is lost.
+//! `postbox demo`: worker processes answer requests, one worker is killed, and no request is lost.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use serde_json::{Value, json};
 use crate::arguments::Demo;
 use crate::commands::{on_interrupt, open, progress};
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 
-/// One request out of this number is one that no worker can handle.
+/// One request in this number is poison: no worker can handle it.
 const POISON: u32 = 500;
-/// The clients that ask at a time.
+/// Number of concurrent clients.
 const CLIENTS: u32 = 16;
-/// Leases are short here, so that the work of a dead worker comes back soon.
+/// Leases are short, so that messages of the killed worker are soon delivered again.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// Set for the worker that is to be killed.
+/// Environment variable that is set for the worker process that will be killed.
 const SLOW: &str = "POSTBOX_DEMO_SLOW";
 
-/// A worker process. It ends when its standard input is closed, which is when the demo has ended.
+/// Runs a worker process. It exits when its standard input is closed, which happens when the demo ends.
 pub(crate) fn work(mailbox: &Mailbox) -> Result<(), Failure> {
     let until_closed = || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
@@ -41,7 +41,8 @@ pub(crate) fn work(mailbox: &Mailbox) -> Result<(), Failure> {
             .ok()
             .and_then(|text| text.parse().ok())
             .ok_or_else(|| HandlerError::transient(format_args!("{:?} is not a number", output::short(&body))))?;
-        // A little work; more of it for the one that is to be killed, which says so: it is to die with a message in its hands.
+        // The worker that will be killed takes longer for a message and reports its start, so that the kill comes while
+        // it handles a message.
         let is_slow = std::env::var_os(SLOW).is_some();
         if is_slow {
             println!("working");
@@ -61,12 +62,12 @@ pub(crate) fn work(mailbox: &Mailbox) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Worker processes. The first is the victim.
+/// The worker processes. The first one is the victim, which will be killed.
 #[derive(Clone, Default)]
 struct Workers(Arc<Mutex<Vec<Child>>>);
 
 impl Workers {
-    /// Starts one. The victim tells by a line on its standard output when it begins to work on a message.
+    /// Starts a worker. Returns the standard output of the victim, which prints a line for each message that it starts.
     fn start(&self, file: &Path, is_victim: bool) -> Result<Option<ChildStdout>, Failure> {
         let mut workers = lock(&self.0);
         let mut child = start_worker(file, is_victim)?;
@@ -75,47 +76,47 @@ impl Workers {
         Ok(output)
     }
 
-    /// Kills the victim when it next begins to work on a message.
-    fn kill_victim(&self, begun: &Receiver<()>) {
-        begun.try_iter().for_each(drop);
-        let _ = begun.recv_timeout(Duration::from_secs(2));
-        lock(&self.0).first_mut().map(end);
+    /// Kills the victim the next time it starts to handle a message.
+    fn kill_victim(&self, started: &Receiver<()>) {
+        started.try_iter().for_each(drop);
+        let _ = started.recv_timeout(Duration::from_secs(2));
+        lock(&self.0).first_mut().map(kill);
     }
 
-    fn end_all(&self) {
-        lock(&self.0).drain(..).for_each(|mut child| end(&mut child));
+    fn kill_all(&self) {
+        lock(&self.0).drain(..).for_each(|mut child| kill(&mut child));
     }
 }
 
-fn end(child: &mut Child) {
+fn kill(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Tells when the victim begins to work on a message.
-fn beginnings(output: ChildStdout) -> Receiver<()> {
-    let (begins, begun) = mpsc::channel();
+/// Returns a channel that receives a value each time the victim starts to handle a message.
+fn watch_starts(output: ChildStdout) -> Receiver<()> {
+    let (sender, started) = mpsc::channel();
     std::thread::spawn(move || {
         for _ in BufReader::new(output).lines().map_while(Result::ok) {
-            let _ = begins.send(());
+            let _ = sender.send(());
         }
     });
-    begun
+    started
 }
 
-/// Workers end with the demo.
-struct EndWorkers(Workers);
+/// Kills all worker processes when it is dropped.
+struct KillOnDrop(Workers);
 
-impl Drop for EndWorkers {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        self.0.end_all();
+        self.0.kill_all();
     }
 }
 
-/// A folder that goes with the demo.
-struct Folder(Option<PathBuf>);
+/// A temporary folder, if the demo made one. It is removed on drop.
+struct TemporaryFolder(Option<PathBuf>);
 
-impl Folder {
+impl TemporaryFolder {
     fn remove(&self) {
         if let Some(path) = &self.0 {
             let _ = std::fs::remove_dir_all(path);
@@ -123,44 +124,48 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         self.remove();
     }
 }
 
-fn place(options: &Demo) -> Result<(PathBuf, Folder), Failure> {
+/// Returns the path of the demo's SQLite file, and the folder to remove afterwards.
+fn database_path(options: &Demo) -> Result<(PathBuf, TemporaryFolder), Failure> {
     if let Some(file) = &options.file {
-        return Ok((file.clone(), Folder(None)));
+        return Ok((file.clone(), TemporaryFolder(None)));
     }
     let folder = std::env::temp_dir().join(format!("postbox-demo-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| Failure::Other(format!("cannot make {}: {error}", folder.display())))?;
-    Ok((folder.join("demo.db"), Folder(Some(folder))))
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        Failure::Other(format!("cannot create folder {}: {error}; set TMPDIR or use --file", folder.display()))
+    })?;
+    Ok((folder.join("demo.db"), TemporaryFolder(Some(folder))))
 }
 
 fn start_worker(file: &Path, is_slow: bool) -> Result<Child, Failure> {
-    let program = std::env::current_exe().map_err(|error| Failure::Other(format!("where am I? {error}")))?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::Other(format!("cannot find the path of this program: {error}")))?;
     let mut command = Command::new(program);
     if is_slow {
         command.env(SLOW, "1");
     }
     command
         .args(["--url", &url(file), "demo-worker"])
-        // Closed when this process ends, whatever ends it: see `work`.
+        // The operating system closes this pipe when this process ends, also after SIGKILL. Then the worker exits.
         .stdin(Stdio::piped())
         .stdout(if is_slow { Stdio::piped() } else { Stdio::null() })
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| Failure::Other(format!("cannot start a worker: {error}")))
+        .map_err(|error| Failure::Other(format!("cannot start a worker process: {error}")))
 }
 
 fn url(file: &Path) -> String {
     format!("sqlite://{}/demo", file.display())
 }
 
+/// What the clients have counted.
 #[derive(Default)]
-struct Seen {
+struct Totals {
     answered: u32,
     redelivered: u32,
     wrong: u32,
@@ -172,35 +177,35 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
     if options.requests == 0 || options.workers == 0 {
         return Err(Failure::Other("--requests and --workers must be 1 or more".into()));
     }
-    let (file, folder) = place(options)?;
-    let (workers, of_handler) = (Workers::default(), Folder(folder.0.clone()));
-    let ending = workers.clone();
+    let (file, folder) = database_path(options)?;
+    let (workers, interrupted_folder) = (Workers::default(), TemporaryFolder(folder.0.clone()));
+    let interrupted_workers = workers.clone();
     on_interrupt("", json, move || {
-        // The lock is kept: no worker is started from here on.
-        let mut workers = lock(&ending.0);
-        workers.iter_mut().for_each(end);
-        of_handler.remove();
+        // The lock is held until the process exits, so that no other worker can be started.
+        let mut workers = lock(&interrupted_workers.0);
+        workers.iter_mut().for_each(kill);
+        interrupted_folder.remove();
         output::failed(&Failure::Interrupted("interrupted before the demo was complete"), json);
         std::process::exit(130);
     })?;
-    let workers = EndWorkers(workers);
+    let workers = KillOnDrop(workers);
     let mailbox = open(&url(&file))?;
     mailbox.create().blocking()?;
     if !json {
         output::line(format!(
-            "{} requests to {} worker processes through {}.\nOne worker is killed (kill -9) in the middle of its work; every {POISON}th request is poison.",
+            "{} requests to {} worker processes through {}.\nOne worker is killed (SIGKILL) while it handles a message. Every {POISON}th request is poison.",
             options.requests,
             options.workers,
             file.display()
         ))?;
     }
-    let begun = workers.0.start(&file, true)?.map(beginnings);
+    let victim_starts = workers.0.start(&file, true)?.map(watch_starts);
     for _ in 1..options.workers {
         workers.0.start(&file, false)?;
     }
-    let victim = Mutex::new(begun);
+    let victim_starts = Mutex::new(victim_starts);
     let progress = progress(u64::from(options.requests), "answered");
-    let (next, start, seen) = (AtomicU32::new(0), Instant::now(), Mutex::new(Seen::default()));
+    let (next, start, totals) = (AtomicU32::new(0), Instant::now(), Mutex::new(Totals::default()));
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let client = || -> Result<(), Failure> {
             loop {
@@ -208,34 +213,34 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
                 if number >= options.requests {
                     return Ok(());
                 }
-                // A third of the way: a worker dies with messages in its hands, and another takes its place.
+                // After a third of the requests, kill the victim while it holds messages, and start another worker.
                 if number == options.requests / 3 {
-                    if let Some(begun) = lock(&victim).take() {
-                        workers.0.kill_victim(&begun);
+                    if let Some(started) = lock(&victim_starts).take() {
+                        workers.0.kill_victim(&started);
                     }
                     workers.0.start(&file, false)?;
                 }
                 let is_poison = number % POISON == POISON - 1;
                 let body = if is_poison { "poison".to_string() } else { number.to_string() };
-                let asked = Instant::now();
+                let sent_at = Instant::now();
                 let reply = mailbox.send_expecting_reply(&body.into()).blocking()?;
                 if is_poison {
-                    // Nobody will answer it; it ends as a dead letter.
+                    // A poison request gets no answer. It becomes a dead letter.
                     continue;
                 }
                 let answer = reply.wait().timeout(Duration::from_secs(60)).blocking();
-                let mut seen = lock(&seen);
+                let mut totals = lock(&totals);
                 match answer {
                     Ok(answer) => {
                         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-                        let right = answer["answer"] == json!(u64::from(number) * u64::from(number));
-                        seen.answered += u32::from(right);
-                        seen.wrong += u32::from(!right);
-                        seen.redelivered += u32::from(answer["delivery"].as_u64() > Some(1));
-                        seen.latencies.push(asked.elapsed());
+                        let is_correct = answer["answer"] == json!(u64::from(number) * u64::from(number));
+                        totals.answered += u32::from(is_correct);
+                        totals.wrong += u32::from(!is_correct);
+                        totals.redelivered += u32::from(answer["delivery"].as_u64() > Some(1));
+                        totals.latencies.push(sent_at.elapsed());
                         progress.inc(1);
                     }
-                    Err(Error::ReplyTimeout { .. } | Error::ReplyExpired { .. }) => seen.unanswered += 1,
+                    Err(Error::ReplyTimeout { .. } | Error::ReplyExpired { .. }) => totals.unanswered += 1,
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -245,35 +250,35 @@ pub(crate) fn run(options: &Demo, json: bool) -> Result<(), Failure> {
     });
     results.into_iter().collect::<Result<(), Failure>>()?;
     let elapsed = start.elapsed();
-    // Poison has a few attempts before it is given up.
+    // Wait until each poison request has used all its attempts and is a dead letter.
     let poison = options.requests / POISON;
-    let patience = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(30);
     let mut counts = mailbox.counts().blocking()?;
-    while (counts.dead < u64::from(poison) || counts.total() > 0) && Instant::now() < patience {
+    while (counts.dead < u64::from(poison) || counts.total() > 0) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
         counts = mailbox.counts().blocking()?;
     }
     progress.finish_and_clear();
     drop(workers);
-    report(options, &lock(&seen), counts.dead, elapsed, json)
+    report(options, &lock(&totals), counts.dead, elapsed, json)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn report(options: &Demo, seen: &Seen, dead: u64, elapsed: Duration, json: bool) -> Result<(), Failure> {
-    let mut latencies = seen.latencies.clone();
+fn report(options: &Demo, totals: &Totals, dead: u64, elapsed: Duration, json: bool) -> Result<(), Failure> {
+    let mut latencies = totals.latencies.clone();
     latencies.sort_unstable();
     let at =
         |share: f64| latencies.get(((latencies.len() as f64 * share) as usize).min(latencies.len().saturating_sub(1)));
     let millis = |share: f64| at(share).map_or(0.0, |latency| latency.as_secs_f64() * 1000.0);
     let (p50, p99) = (millis(0.5), millis(0.99));
-    let rate = f64::from(seen.answered) / elapsed.as_secs_f64();
-    let lost = i64::from(options.requests) - i64::from(seen.answered) - i64::from(seen.wrong) - dead as i64;
+    let rate = f64::from(totals.answered) / elapsed.as_secs_f64();
+    let lost = i64::from(options.requests) - i64::from(totals.answered) - i64::from(totals.wrong) - dead as i64;
     if json {
         output::line(json!({
-            "sent": options.requests, "answered": seen.answered, "redelivered": seen.redelivered, "dead_lettered": dead,
+            "sent": options.requests, "answered": totals.answered, "redelivered": totals.redelivered, "dead_lettered": dead,
             "lost": lost, "answers_per_s": rate, "p50_ms": p50, "p99_ms": p99,
         }))?;
     } else {
@@ -281,12 +286,15 @@ fn report(options: &Demo, seen: &Seen, dead: u64, elapsed: Duration, json: bool)
             "\n  sent            {:>8}\n  answered        {:>8}\n  redelivered     {:>8}   after a worker was killed\n  \
              dead-lettered   {:>8}   poison, given up after 3 attempts\n  lost            {:>8}\n\n  \
              {rate:.0} answers a second, latency p50 {p50:.1} ms, p99 {p99:.1} ms",
-            options.requests, seen.answered, seen.redelivered, dead, lost
+            options.requests, totals.answered, totals.redelivered, dead, lost
         ))?;
     }
-    if lost == 0 && seen.wrong == 0 && seen.unanswered == 0 {
+    if lost == 0 && totals.wrong == 0 && totals.unanswered == 0 {
         Ok(())
     } else {
-        Err(Failure::Other(format!("{lost} requests lost, {} answers wrong: this should not happen", seen.wrong)))
+        Err(Failure::Other(format!(
+            "{lost} requests lost, {} wrong answers, {} requests not answered within 60 s; report this as a bug",
+            totals.wrong, totals.unanswered
+        )))
     }
 }

@@ -5,8 +5,8 @@ mod bench;
 mod commands;
 mod demo;
 mod output;
-mod plain;
 mod process;
+mod raw;
 mod receive;
 mod send;
 mod signals;
@@ -28,20 +28,20 @@ fn main() -> ExitCode {
     };
     let json = arguments.json;
     let result = commands::run(arguments);
-    commands::after_interrupt();
-    ended(result, json)
+    commands::wait_for_interrupt_handler();
+    exit_code(result, json)
 }
 
-/// Prints what was asked for, help or the version, or what is wrong with the arguments.
+/// Prints help, the version, or an error in the arguments.
 fn help(text: &clap::Error) -> ExitCode {
     let printed = text.print().and_then(|()| io::stdout().flush());
     match text.use_stderr() {
         true => ExitCode::from(2),
-        false => ended(printed.map_err(Failure::from), false),
+        false => exit_code(printed.map_err(Failure::from), false),
     }
 }
 
-fn ended(result: Result<(), Failure>, json: bool) -> ExitCode {
+fn exit_code(result: Result<(), Failure>, json: bool) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -1,4 +1,4 @@
-//! What is printed, for people and for programs.
+//! Prints results, notes and errors, as text or as JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -6,23 +6,22 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use postbox::backend::{DeadLetter, Delivery, Headers};
-use postbox::{ContentType, MessageId};
+use postbox::{ContentType, MessageId, StoredMessage};
 use serde_json::{Map, Value, json};
 
-use crate::plain::Plain;
+use crate::raw::RawCodec;
 
 /// Why a command ends without success.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Postbox(postbox::Error),
-    /// With what to do next.
+    /// An error of the command, with what to do next.
     Other(String),
-    /// There was nothing to receive, or no reply in time.
+    /// There was no message to receive, or no reply in time.
     Nothing(&'static str),
-    /// It was ended before it was done.
+    /// A signal ended the command before it was complete.
     Interrupted(&'static str),
-    /// The reader of the output has closed it, as `head` does.
+    /// The reader of standard output has closed it, as `head` does.
     Closed,
 }
 
@@ -32,7 +31,7 @@ impl From<postbox::Error> for Failure {
     }
 }
 
-/// An error of writing to standard output.
+/// Converts an error of writing to standard output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
@@ -43,7 +42,7 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
-    /// 1 for errors, 3 for nothing, 130 for Ctrl-C; 2 is for wrong arguments. A closed output is no failure of this program.
+    /// The exit status. Status 2 is missing here: `main` returns it for invalid arguments. A closed output is a success.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Nothing(_) => 3,
@@ -56,21 +55,21 @@ impl Failure {
 
 pub(crate) fn failed(failure: &Failure, json: bool) {
     let (text, kind, transient) = match failure {
-        Failure::Postbox(error) => (by_options(error), error.kind(), error.is_transient()),
+        Failure::Postbox(error) => (with_option_names(error), error.kind(), error.is_transient()),
         Failure::Other(text) => (text.clone(), "failed", false),
         Failure::Nothing(text) => ((*text).to_string(), "nothing", true),
         Failure::Interrupted(text) => ((*text).to_string(), "interrupted", true),
         Failure::Closed => return,
     };
     if json {
-        say(&json!({ "error": kind, "message": text, "transient": transient }).to_string());
+        error_line(&json!({ "error": kind, "message": text, "transient": transient }).to_string());
     } else {
-        say(&format!("postbox: {text}"));
+        error_line(&format!("postbox: {text}"));
     }
 }
 
-/// What the library calls by the name of an argument is an option here.
-fn by_options(error: &postbox::Error) -> String {
+/// The text of an error, with the name of a command-line option in place of the library's parameter name.
+fn with_option_names(error: &postbox::Error) -> String {
     let postbox::Error::InvalidParameter { parameter, value, limit } = error else { return error.to_string() };
     let option = match *parameter {
         "max_messages" => "--max",
@@ -85,13 +84,13 @@ fn by_options(error: &postbox::Error) -> String {
     format!("{option} = {value} is not allowed: {limit}")
 }
 
-/// Says on standard error what happens.
+/// Prints a note to standard error.
 pub(crate) fn note(text: &str, json: bool) {
-    say(&if json { json!({ "note": text }).to_string() } else { format!("postbox: {text}") });
+    error_line(&if json { json!({ "note": text }).to_string() } else { format!("postbox: {text}") });
 }
 
-/// Writes a line to standard error. There is nowhere to report that it cannot be written.
-pub(crate) fn say(text: &str) {
+/// Writes a line to standard error. A failure to write cannot be reported.
+pub(crate) fn error_line(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -102,7 +101,7 @@ pub(crate) fn line(text: impl std::fmt::Display) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Writes a body byte for byte, and a line end unless it has one.
+/// Writes a body byte for byte to standard output, and a newline if the body does not end with one.
 pub(crate) fn bytes(body: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(body)?;
@@ -112,7 +111,8 @@ pub(crate) fn bytes(body: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Adds a body to a JSON object, byte for byte: as a string under `name`, or in base64 under `name_base64` if it is not UTF-8.
+/// Adds a body to a JSON object without changing it: as a string under `name`, or in base64 under `name_base64` if it
+/// is not UTF-8.
 pub(crate) fn put_body(object: &mut Map<String, Value>, name: &str, body: &[u8]) {
     match std::str::from_utf8(body) {
         Ok(text) => object.insert(name.into(), text.into()),
@@ -120,7 +120,7 @@ pub(crate) fn put_body(object: &mut Map<String, Value>, name: &str, body: &[u8])
     };
 }
 
-/// RFC 4648, section 4, with padding.
+/// Encodes in base64 with padding (RFC 4648, section 4).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -141,61 +141,36 @@ pub(crate) struct Shown<'a> {
     content_type: &'a ContentType,
     delivery_count: u32,
     enqueued_at: SystemTime,
-    attributes: Option<&'a BTreeMap<String, String>>,
+    attributes: &'a BTreeMap<String, String>,
     reply_to: Option<&'a str>,
     expects_reply: bool,
 }
 
 impl<'a> Shown<'a> {
-    pub(crate) fn message(message: &'a postbox::Message<Bytes, Bytes, Plain>) -> Self {
+    pub(crate) fn message(message: &'a postbox::Message<Bytes, Bytes, RawCodec>) -> Self {
         Shown {
             id: &message.id,
             body: &message.body,
             content_type: message.content_type(),
             delivery_count: message.delivery_count,
             enqueued_at: message.enqueued_at,
-            attributes: Some(&message.attributes),
+            attributes: &message.attributes,
             reply_to: message.reply_to.as_deref(),
             expects_reply: message.expects_reply(),
         }
     }
 
-    pub(crate) fn delivery(delivery: &'a Delivery) -> Self {
-        Shown {
-            id: &delivery.id,
-            body: &delivery.body,
-            content_type: &delivery.content_type,
-            delivery_count: delivery.delivery_count,
-            enqueued_at: delivery.enqueued_at.into(),
-            attributes: None,
-            reply_to: None,
-            expects_reply: false,
-        }
-        .with_headers(delivery.headers.as_deref())
-    }
-
-    pub(crate) fn dead(letter: &'a DeadLetter) -> Self {
-        Shown {
-            id: &letter.id,
-            body: &letter.body,
-            content_type: &letter.content_type,
-            delivery_count: letter.delivery_count,
-            enqueued_at: letter.enqueued_at,
-            attributes: None,
-            reply_to: None,
-            expects_reply: false,
-        }
-        .with_headers(letter.headers.as_deref())
-    }
-
-    fn with_headers(mut self, headers: Option<&'a Headers>) -> Self {
-        if let Some(headers) = headers {
-            self.attributes = Some(&headers.attributes);
-            self.reply_to = headers.reply_to.as_deref();
-            self.expects_reply = headers.reply.is_some();
-            self.enqueued_at = headers.enqueued_at.unwrap_or(self.enqueued_at);
-        }
-        self
+    pub(crate) fn stored(message: &'a StoredMessage<Bytes>) -> Result<Self, Failure> {
+        Ok(Shown {
+            id: &message.id,
+            body: message.body.as_ref().map_err(postbox::Error::clone)?,
+            content_type: &message.content_type,
+            delivery_count: message.delivery_count,
+            enqueued_at: message.enqueued_at,
+            attributes: &message.attributes,
+            reply_to: message.reply_to.as_deref(),
+            expects_reply: message.expects_reply,
+        })
     }
 
     /// The fields that every command shows of a message.
@@ -206,7 +181,7 @@ impl<'a> Shown<'a> {
         object.insert("content_type".into(), self.content_type.as_str().into());
         object.insert("delivery_count".into(), self.delivery_count.into());
         object.insert("enqueued_at".into(), millis(self.enqueued_at).into());
-        object.insert("attributes".into(), self.attributes.map_or_else(|| json!({}), |attributes| json!(attributes)));
+        object.insert("attributes".into(), json!(self.attributes));
         object.insert("reply_to".into(), self.reply_to.into());
         object.insert("expects_reply".into(), self.expects_reply.into());
         object
@@ -217,21 +192,21 @@ pub(crate) fn millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// On one line. Control characters would steer the terminal: they are spaces here.
+/// Replaces control characters, which would control the terminal, by spaces.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// The last characters of a text, on one line.
-pub(crate) fn end_of(text: &str, most: usize) -> String {
+/// The last `max` characters of a text, on one line.
+pub(crate) fn last_chars(text: &str, max: usize) -> String {
     let text = one_line(text.trim());
-    match text.char_indices().rev().nth(most) {
+    match text.char_indices().rev().nth(max) {
         Some((before, first)) => format!("…{}", &text[before + first.len_utf8()..]),
         None => text,
     }
 }
 
-/// A body on one short line.
+/// The first 80 characters of a body, on one line.
 pub(crate) fn short(body: &[u8]) -> String {
     let text = one_line(&String::from_utf8_lossy(body));
     match text.char_indices().nth(80) {

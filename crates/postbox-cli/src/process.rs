@@ -1,4 +1,4 @@
-//! A program in a process group of its own: Ctrl-C in a terminal does not reach it, and it can be ended together with
+//! Runs a program in a new process group. Ctrl-C in a terminal does not reach it, and it can be terminated together with
 //! all processes that it started.
 
 use std::collections::BTreeSet;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-/// How long processes have between SIGTERM and SIGKILL.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// Time between SIGTERM and SIGKILL.
+pub(crate) const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
-/// The groups whose programs run, by their ids. They end with this process.
+/// Ids of the process groups whose programs are running. `exit_at_once` kills them.
 static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 fn running() -> MutexGuard<'static, BTreeSet<u32>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends this process at once, and all groups with it.
+/// Kills all running process groups and exits.
 pub(crate) fn exit_at_once(status: i32) -> ! {
-    // The lock is kept: no program starts from here on.
+    // The lock is held until the exit, so that no other program can be started.
     let running = running();
     running.iter().for_each(|id| signal(*id, Signal::Kill));
     std::process::exit(status)
@@ -40,7 +40,7 @@ fn signal(group: u32, signal: Signal) {
         Signal::Terminate => nix::sys::signal::Signal::SIGTERM,
         Signal::Kill => nix::sys::signal::Signal::SIGKILL,
     };
-    // A group that is gone needs no signal.
+    // An error means that the group has ended.
     let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group.cast_signed()), signal);
 }
 
@@ -49,7 +49,7 @@ fn exists(group: u32) -> bool {
     nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group.cast_signed()), None).is_ok()
 }
 
-/// There are no process groups: the program alone is ended, by its handle.
+/// Without process groups, only the program itself can be terminated, by its `Child`.
 #[cfg(not(unix))]
 fn signal(_: u32, _: Signal) {}
 
@@ -58,32 +58,32 @@ fn exists(_: u32) -> bool {
     false
 }
 
-/// A program that runs. Dropped before it has ended, it is killed with its group.
-pub(crate) struct Group {
+/// A running program. If it is dropped before the program has exited, it kills the process group.
+pub(crate) struct ProcessGroup {
     pub(crate) child: Child,
     id: u32,
 }
 
-impl Group {
+impl ProcessGroup {
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         #[cfg(unix)]
         command.process_group(0);
         let mut running = running();
         let child = command.kill_on_drop(true).spawn()?;
-        let id = child.id().ok_or_else(|| io::Error::other("it has no process id"))?;
+        let id = child.id().ok_or_else(|| io::Error::other("the program has no process id"))?;
         running.insert(id);
-        Ok(Group { child, id })
+        Ok(ProcessGroup { child, id })
     }
 
-    /// Waits until the program has ended. Processes that it started may run on.
+    /// Waits until the program has exited. Processes that it started may still run.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
         running().remove(&self.id);
         Ok(status)
     }
 
-    /// Ends the program and all processes of its group: by SIGTERM, and by SIGKILL if that is not enough.
-    pub(crate) async fn end(mut self) {
+    /// Sends SIGTERM to the group, and SIGKILL if it has not ended after the grace period.
+    pub(crate) async fn terminate(mut self) {
         signal(self.id, Signal::Terminate);
         #[cfg(not(unix))]
         let _ = self.child.start_kill();
@@ -93,14 +93,14 @@ impl Group {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        if timeout(GRACE, ended).await.is_ok() {
-            // The id may be that of another group from now on.
+        if timeout(GRACE_PERIOD, ended).await.is_ok() {
+            // The operating system may reuse the id.
             running().remove(&self.id);
         }
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if running().remove(&self.id) {
             signal(self.id, Signal::Kill);

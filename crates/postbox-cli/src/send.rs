@@ -1,4 +1,4 @@
-//! `postbox send`: one message, or one for each line.
+//! `postbox send`: sends one message, or one for each line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::arguments::Send;
 use crate::commands::on_interrupt;
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
+use crate::raw::Mailbox;
 
 pub(crate) fn run(mailbox: &Mailbox, options: Send, json: bool) -> Result<(), Failure> {
     if options.lines {
@@ -50,22 +50,22 @@ fn cannot_read_input(error: &io::Error) -> Failure {
     Failure::Other(format!("cannot read standard input: {error}"))
 }
 
-/// All of standard input.
+/// Reads all of standard input.
 pub(crate) fn input() -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
     io::stdin().lock().read_to_end(&mut body).map_err(|error| cannot_read_input(&error))?;
     Ok(body)
 }
 
-/// What the thread that reads lines tells.
+/// Values that the reading thread and the interrupt handler send to the sending thread.
 enum Input {
     Line(Bytes),
     End(Result<(), Failure>),
-    /// Nothing was read; there was an interruption.
-    Wake,
+    /// The command was interrupted.
+    Interrupted,
 }
 
-/// Sends lines as they come, and as many together as are there.
+/// Sends lines as soon as they are read. Lines that are available at the same time are sent in one batch.
 fn lines(mailbox: &Mailbox, options: &Send, json: bool) -> Result<(), Failure> {
     let size = options.batch.clamp(1, mailbox.limits().max_batch);
     let interrupted = Cancellation::new();
@@ -88,12 +88,12 @@ fn lines(mailbox: &Mailbox, options: &Send, json: bool) -> Result<(), Failure> {
     output::line(if json { json!({ "sent": sent }).to_string() } else { format!("{sent} messages sent") })?;
     ended?;
     match interrupted.is_cancelled() {
-        true => Err(Failure::Interrupted("interrupted before the end of the lines")),
+        true => Err(Failure::Interrupted("interrupted before the end of the input")),
         false => Ok(()),
     }
 }
 
-/// Reads lines in a thread of its own, which waits when two batches are read and not sent. Empty lines are left out.
+/// Starts a thread that reads lines and skips empty ones. The thread waits while two batches are read and not sent.
 fn read_lines(
     file: Option<PathBuf>,
     size: usize,
@@ -106,10 +106,10 @@ fn read_lines(
     };
     let (lines, input) = mpsc::sync_channel(2 * size);
     let (token, waker) = (interrupted.clone(), lines.clone());
-    on_interrupt("what was read is sent; Ctrl-C again ends at once", json, move || {
+    on_interrupt("sending the lines that were read; press Ctrl-C again to exit at once", json, move || {
         token.cancel();
-        // If there is no room, nothing waits for a line.
-        let _ = waker.try_send(Input::Wake);
+        // If the channel is full, the sending thread is not waiting and needs no wake-up.
+        let _ = waker.try_send(Input::Interrupted);
     })?;
     let interrupted = interrupted.clone();
     let read = move || {
@@ -135,11 +135,11 @@ fn read_lines(
     };
     thread::Builder::new()
         .spawn(read)
-        .map_err(|error| Failure::Other(format!("cannot start a thread that reads: {error}")))?;
+        .map_err(|error| Failure::Other(format!("cannot start the input thread: {error}")))?;
     Ok(input)
 }
 
-/// Waits for a line, and takes those that are there too. With the end, if it has come to that.
+/// Waits for a line and takes up to `size` lines that are available. The second value is set at the end of the input.
 fn next_batch(
     input: &Receiver<Input>,
     size: usize,
@@ -154,7 +154,7 @@ fn next_batch(
         match next {
             Some(Input::Line(line)) => batch.push(line),
             Some(Input::End(end)) => return (batch, Some(end)),
-            Some(Input::Wake) => {}
+            Some(Input::Interrupted) => {}
             None => return (batch, interrupted.is_cancelled().then_some(Ok(()))),
         }
         if batch.len() == size {

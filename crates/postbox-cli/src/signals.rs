@@ -1,12 +1,13 @@
-//! The disposition of SIGHUP, which the process inherits.
+//! Keeps SIGHUP ignored if the process was started so.
 #![allow(unsafe_code, reason = "there is no other way to read and set the disposition of a signal")]
 
-/// Installs handlers, and leaves SIGHUP ignored if it was: `nohup postbox …` goes on when the terminal is closed.
+/// Calls `install`, which installs signal handlers. If SIGHUP was ignored before, it is ignored afterwards too, so that
+/// `nohup postbox …` continues when the terminal is closed.
 #[cfg(unix)]
-pub(crate) fn with_hangup_as_it_is<T>(install: impl FnOnce() -> T) -> T {
+pub(crate) fn keep_sighup_ignored<T>(install: impl FnOnce() -> T) -> T {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler is installed; an ignored signal runs no code.
+    // SAFETY: this ignores the signal, so no handler code can run.
     let before = unsafe { sigaction(Signal::SIGHUP, &ignore) };
     let installed = install();
     if before.is_ok_and(|before| matches!(before.handler(), SigHandler::SigIgn)) {
@@ -17,6 +18,6 @@ pub(crate) fn with_hangup_as_it_is<T>(install: impl FnOnce() -> T) -> T {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn with_hangup_as_it_is<T>(install: impl FnOnce() -> T) -> T {
+pub(crate) fn keep_sighup_ignored<T>(install: impl FnOnce() -> T) -> T {
     install()
 }

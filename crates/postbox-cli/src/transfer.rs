@@ -1,4 +1,4 @@
-//! `postbox move`: from any mailbox to any other.
+//! `postbox move`: moves messages from one mailbox to another.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,47 +11,49 @@ use serde_json::json;
 
 use crate::commands::{on_interrupt, open, open_existing, progress};
 use crate::output::{self, Failure};
-use crate::plain::{Mailbox, Plain};
+use crate::raw::{Mailbox, RawCodec};
 
-type Message = postbox::Message<Bytes, Bytes, Plain>;
+type Message = postbox::Message<Bytes, Bytes, RawCodec>;
 
-/// Messages are leased for this long, and longer if they are kept.
+/// Length of a lease. Leases of messages that are not moved are renewed.
 const LEASE: Duration = Duration::from_secs(60);
-/// No move takes longer. Afterwards the messages that stay are received once more.
-const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
+/// Maximum total time for which a lease is renewed. A longer move would receive such messages a second time.
+const MAX_RENEWAL: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// What has become of the messages so far.
+/// The state of a move.
 #[derive(Default)]
-struct Report {
+struct Transfer {
     moved: u64,
-    /// Requests, whose replies are awaited in the place that they are in.
+    /// Number of requests, which stay because their replies are awaited in the store of the source.
     requests: u64,
-    /// Messages that the target does not take, and why it does not take the first.
+    /// Number of messages that the target refused.
     refused: u64,
+    /// The first refused message, and the target's error.
     refusal: Option<(MessageId, Error)>,
-    /// Messages that stay. They are leased until the end: given back before, they would be received again.
+    /// Messages that stay. They are leased until the end: if they were released earlier, they would be received again.
     kept: Vec<(Message, Option<KeepAlive>)>,
     kept_ids: HashSet<MessageId>,
 }
 
-/// Whatever ends it, all that it leased and did not move is given back.
+/// Runs the command. Messages that were leased and not moved are released, also after an error or an interruption.
 pub(crate) fn run(from_url: &str, to_url: &str, max: Option<u64>, json: bool) -> Result<(), Failure> {
     let (from, to) = (open_existing(from_url)?, open(to_url)?);
     if from.is_same_as(&to).blocking()? {
-        return Err(Failure::Other("FROM and TO are the same mailbox; name another one to move to".into()));
+        return Err(Failure::Other("FROM and TO are the same mailbox; choose another target".into()));
     }
     let interrupted = Cancellation::new();
     let token = interrupted.clone();
-    on_interrupt("what was not moved is given back; Ctrl-C again ends at once", json, move || token.cancel())?;
-    let mut report = Report::default();
-    let moved_all = report.move_all(&from, &to, max, &interrupted);
-    let returned = report.give_back();
+    let note = "releasing messages that are not moved; press Ctrl-C again to exit at once";
+    on_interrupt(note, json, move || token.cancel())?;
+    let mut transfer = Transfer::default();
+    let moved_all = transfer.move_all(&from, &to, max, &interrupted);
+    let released = transfer.release_kept();
     let counts = from.counts().blocking();
     let [delayed, leased] = match &counts {
         Ok(counts) => [Some(counts.delayed), Some(counts.in_flight)],
         Err(_) => [None; 2],
     };
-    let Report { moved, requests, refused, refusal, .. } = report;
+    let Transfer { moved, requests, refused, refusal, .. } = transfer;
     output::line(if json {
         json!({
             "moved": moved, "requests_left": requests, "refused_left": refused, "delayed_left": delayed,
@@ -65,22 +67,22 @@ pub(crate) fn run(from_url: &str, to_url: &str, max: Option<u64>, json: bool) ->
             (delayed.unwrap_or(0), "delayed messages stay"),
             (leased.unwrap_or(0), "leased messages stay"),
         ];
-        let parts = parts.iter().filter(|(many, _)| *many > 0);
-        parts.fold(format!("{moved} messages moved"), |text, (many, what)| format!("{text}; {many} {what}"))
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        parts.fold(format!("{moved} messages moved"), |text, (count, what)| format!("{text}; {count} {what}"))
     })?;
-    moved_all.and(returned).and(counts.map(drop))?;
+    moved_all.and(released).and(counts.map(drop))?;
     if let Some((id, error)) = refusal {
         return Err(Failure::Other(format!(
-            "{refused} messages were not moved, the first of them, {id}, because {error}"
+            "{refused} messages were not moved and are still in FROM; the first one is {id}: {error}"
         )));
     }
     match interrupted.is_cancelled() {
-        true => Err(Failure::Interrupted("interrupted; the same command again goes on with what is left")),
+        true => Err(Failure::Interrupted("interrupted; run the same command again to move the remaining messages")),
         false => Ok(()),
     }
 }
 
-impl Report {
+impl Transfer {
     fn move_all(
         &mut self,
         from: &Mailbox,
@@ -88,12 +90,12 @@ impl Report {
         max: Option<u64>,
         interrupted: &Cancellation,
     ) -> Result<(), Error> {
-        let there = from.counts().blocking()?.ready;
-        let progress = progress(max.map_or(there, |max| max.min(there)), "moved");
+        let ready = from.counts().blocking()?.ready;
+        let progress = progress(max.map_or(ready, |max| max.min(ready)), "moved");
         let batch = from.limits().max_batch.min(to.limits().max_batch).min(100);
         while !interrupted.is_cancelled() && max.is_none_or(|max| self.moved < max) {
-            let room = max.map_or(batch, |max| batch.min(usize::try_from(max - self.moved).unwrap_or(batch)));
-            let messages = from.receive().max_messages(room).visibility_timeout(LEASE).blocking()?;
+            let size = max.map_or(batch, |max| batch.min(usize::try_from(max - self.moved).unwrap_or(batch)));
+            let messages = from.receive().max_messages(size).visibility_timeout(LEASE).blocking()?;
             if messages.is_empty() {
                 break;
             }
@@ -113,14 +115,14 @@ impl Report {
     }
 
     fn move_one(&mut self, message: Message, to: &Mailbox) -> Result<(), Error> {
-        // What wants a reply has it in the store of its own place: it cannot be moved.
+        // The reply is awaited in the reply store of the source, so a request cannot be moved.
         if message.expects_reply() {
             self.requests += u64::from(self.keep(message));
             return Ok(());
         }
-        match hand_over(&message, to) {
+        match send_and_acknowledge(&message, to) {
             Ok(()) => self.moved += 1,
-            // This message is not allowed there, as with an id that another message has. Others may be.
+            // The target refuses this message, for example because another message has its id. Go on with the others.
             Err(error @ Error::InvalidParameter { .. }) => {
                 let id = message.id.clone();
                 if self.keep(message) {
@@ -136,20 +138,20 @@ impl Report {
         Ok(())
     }
 
-    /// Keeps a message to the end. `false` if its lease was lost meanwhile, and this is the same message again.
+    /// Keeps a message leased until the end. Returns `false` if the message was kept before and has lost that lease.
     fn keep(&mut self, message: Message) -> bool {
         let is_new = self.kept_ids.insert(message.id.clone());
-        let alive = message.keep_alive(LEASE, LONGEST);
-        self.kept.push((message, Some(alive)));
+        let renewal = message.keep_alive(LEASE, MAX_RENEWAL);
+        self.kept.push((message, Some(renewal)));
         is_new
     }
 
-    /// To its old place, and uncounted: no handler has seen it.
-    fn give_back(&mut self) -> Result<(), Error> {
+    /// Releases the kept messages: each returns to its old position, and its delivery does not count.
+    fn release_kept(&mut self) -> Result<(), Error> {
         let mut failure = Ok(());
-        for (message, _alive) in self.kept.drain(..) {
+        for (message, _renewal) in self.kept.drain(..) {
             match message.release().blocking() {
-                // Its lease has ended by itself.
+                // An expired lease has already made the message visible.
                 Ok(()) | Err(Error::ReceiptHandleExpired { .. }) => {}
                 Err(error) => failure = failure.and(Err(error)),
             }
@@ -158,9 +160,9 @@ impl Report {
     }
 }
 
-/// Sent first and acknowledged then: interrupted in between a message is in both, never in none. Its id makes one of the two
-/// when the move is repeated.
-fn hand_over(message: &Message, to: &Mailbox) -> Result<(), Error> {
+/// Sends a message to the target, then acknowledges it. If the command is killed in between, both mailboxes have the
+/// message. A repeated move sends it with the same id, which stores no second copy.
+fn send_and_acknowledge(message: &Message, to: &Mailbox) -> Result<(), Error> {
     let mut send = to
         .send(&message.body)
         .id(message.id.clone())

@@ -1,4 +1,4 @@
-//! `postbox work`: a program per message.
+//! `postbox work`: runs a program for each message.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, Write as _};
@@ -20,19 +20,19 @@ use tokio::time::{sleep, timeout};
 use crate::arguments::Work;
 use crate::commands::on_interrupt;
 use crate::output::{self, Failure};
-use crate::plain::Mailbox;
-use crate::process::{GRACE, Group};
+use crate::process::{GRACE_PERIOD, ProcessGroup};
+use crate::raw::Mailbox;
 
-/// Statuses of sysexits.h: the data or the configuration is wrong, and will be; the failure may pass.
-const WRONG: [i32; 2] = [65, 78];
-/// The largest reply, in bytes.
-const MOST_OUTPUT: usize = 64 << 20;
-/// The bytes at the end of a failed program's standard error that are kept.
-const MOST_ERRORS: usize = 4 << 10;
-/// The characters of them that are in the reason of a dead letter.
-const MOST_REASON: usize = 500;
-/// How long the pipes of a program are read when it has ended: other processes may hold them open for ever.
-const PIPES: Duration = Duration::from_secs(1);
+/// Exit statuses of permanent failures, from sysexits.h: EX_DATAERR and EX_CONFIG.
+const PERMANENT_FAILURES: [i32; 2] = [65, 78];
+/// Maximum size of a reply, in bytes.
+const MAX_REPLY: usize = 64 << 20;
+/// Number of bytes that are kept from the end of a failed program's standard error.
+const MAX_STDERR: usize = 4 << 10;
+/// Number of characters of standard error that the reason of a dead letter contains.
+const MAX_REASON: usize = 500;
+/// How long the pipes of a program are read after it has exited. Background processes may hold them open for ever.
+const PIPE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(mailbox: &Mailbox, options: Work, json: bool) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -40,7 +40,7 @@ pub(crate) fn run(mailbox: &Mailbox, options: Work, json: bool) -> Result<(), Fa
         .build()
         .map_err(|error| Failure::Other(format!("cannot run programs: {error}")))?;
     let interrupted = Cancellation::new();
-    let programs = Arc::new(Programs {
+    let runner = Arc::new(ProgramRunner {
         command: options.command,
         shutdown_limit: options.shutdown_limit,
         pause: options.backoff.max(Duration::from_millis(10)),
@@ -48,21 +48,22 @@ pub(crate) fn run(mailbox: &Mailbox, options: Work, json: bool) -> Result<(), Fa
         json,
     });
     let handler = move |body: Bytes, context: Context| {
-        let programs = Arc::clone(&programs);
-        async move { programs.handle(body, &context).await }
+        let runner = Arc::clone(&runner);
+        async move { runner.handle(body, &context).await }
     };
     let mut worker = postbox::Worker::new(mailbox, handler)
         .concurrency(options.concurrency)
         .visibility_timeout(options.visibility)
         .max_attempts(options.retries)
         .backoff(Backoff::exponential(options.backoff, Duration::from_secs(900)))
-        // Programs are ended before that.
-        .shutdown_timeout(options.shutdown_limit.saturating_add(2 * GRACE));
-    if let Some(most) = options.max_iterations {
-        worker = worker.max_iterations(most);
+        // Programs are terminated before this timeout.
+        .shutdown_timeout(options.shutdown_limit.saturating_add(2 * GRACE_PERIOD));
+    if let Some(max) = options.max_iterations {
+        worker = worker.max_iterations(max);
     }
     let handle = worker.handle();
-    on_interrupt("what runs is finished, the rest is given back; Ctrl-C again ends at once", json, move || {
+    let note = "waiting for running programs and giving other messages back; press Ctrl-C again to exit at once";
+    on_interrupt(note, json, move || {
         handle.shutdown();
         interrupted.cancel();
     })?;
@@ -81,17 +82,17 @@ pub(crate) fn run(mailbox: &Mailbox, options: Work, json: bool) -> Result<(), Fa
     })
 }
 
-/// How programs are run.
-struct Programs {
+/// Runs the program for each message.
+struct ProgramRunner {
     command: Vec<String>,
     shutdown_limit: Duration,
-    /// Between two starts, if the first fails.
+    /// How long to wait after a failed start before the message is released.
     pause: Duration,
     interrupted: Cancellation,
     json: bool,
 }
 
-impl Programs {
+impl ProgramRunner {
     /// Runs the program on one message.
     async fn handle(&self, body: Bytes, context: &Context) -> Result<Bytes, HandlerError> {
         let (mut group, mut pipes) = match self.start(body, context) {
@@ -99,41 +100,41 @@ impl Programs {
             Err(error) => {
                 let text = format!("cannot start {}: {error}", self.command[0]);
                 self.note(context, &format!("{text}; the message is given back"), "");
-                // The message is not to blame. The next start would fail as well.
-                let stopped = first(self.interrupted.cancelled(), context.cancellation().cancelled());
+                // The cause is not the message, so the delivery does not count. A new start at once would fail again.
+                let stopped = select(self.interrupted.cancelled(), context.cancellation().cancelled());
                 let _ = timeout(self.pause, stopped).await;
                 return Err(HandlerError::release(text));
             }
         };
-        let over = async {
+        let shutdown = async {
             self.interrupted.cancelled().await;
             sleep(self.shutdown_limit).await;
         };
-        let stopped = first(over, context.cancellation().cancelled());
-        match first(group.wait(), stopped).await {
-            First::Left(status) => {
-                let _ = timeout(PIPES, async { while pipes.tasks.join_next().await.is_some() {} }).await;
-                let status =
-                    status.map_err(|error| HandlerError::transient(format_args!("cannot wait for it: {error}")))?;
+        let stopped = select(shutdown, context.cancellation().cancelled());
+        match select(group.wait(), stopped).await {
+            Either::Left(status) => {
+                let _ = timeout(PIPE_TIMEOUT, async { while pipes.tasks.join_next().await.is_some() {} }).await;
+                let status = status
+                    .map_err(|error| HandlerError::transient(format_args!("cannot wait for the program: {error}")))?;
                 self.outcome(status, pipes, context)
             }
-            First::Right(First::Left(())) => {
-                group.end().await;
-                let text = "ended: it ran longer than the shutdown limit";
+            Either::Right(Either::Left(())) => {
+                group.terminate().await;
+                let text = "the program was terminated because it ran longer than --shutdown-limit";
                 self.note(context, &format!("{text}; the message is given back"), "");
                 Err(HandlerError::give_back(text))
             }
-            First::Right(First::Right(())) => {
-                group.end().await;
-                let text = "ended: the lease of its message was lost";
+            Either::Right(Either::Right(())) => {
+                group.terminate().await;
+                let text = "the program was terminated because the lease of its message was lost";
                 self.note(context, text, "");
                 Err(HandlerError::transient(text))
             }
         }
     }
 
-    fn start(&self, body: Bytes, context: &Context) -> io::Result<(Group, Pipes)> {
-        let mut group = Group::start(
+    fn start(&self, body: Bytes, context: &Context) -> io::Result<(ProcessGroup, Pipes)> {
+        let mut group = ProcessGroup::start(
             Command::new(&self.command[0])
                 .args(&self.command[1..])
                 .env("POSTBOX_MESSAGE_ID", context.message_id().to_string())
@@ -145,106 +146,106 @@ impl Programs {
         let mut pipes = Pipes::default();
         if let Some(mut input) = group.child.stdin.take() {
             pipes.tasks.spawn(async move {
-                // A program may end without reading all of it.
+                // Writing fails if the program exits without reading the whole body.
                 let _ = input.write_all(&body).await;
             });
         }
         if let Some(pipe) = group.child.stdout.take() {
-            pipes.tasks.spawn(collect(pipe, Arc::clone(&pipes.output)));
+            pipes.tasks.spawn(read_stdout(pipe, Arc::clone(&pipes.stdout)));
         }
         if let Some(pipe) = group.child.stderr.take() {
-            pipes.tasks.spawn(pass_on(pipe, Arc::clone(&pipes.errors), self.json));
+            pipes.tasks.spawn(forward_stderr(pipe, Arc::clone(&pipes.stderr), self.json));
         }
         Ok((group, pipes))
     }
 
-    /// What becomes of the message, now that the program has ended.
+    /// The reply, or the error of the handler, for the exit status of a program.
     fn outcome(&self, status: ExitStatus, pipes: Pipes, context: &Context) -> Result<Bytes, HandlerError> {
-        let output = std::mem::take(&mut *lock(&pipes.output));
+        let output = std::mem::take(&mut *lock(&pipes.stdout));
         let is_answer = context.expects_reply() || context.reply_to().is_some();
         let (text, is_permanent) = match status.code() {
-            Some(0) if is_answer && output.len() > MOST_OUTPUT => {
-                (format!("a reply of more than {} MiB", MOST_OUTPUT >> 20), true)
+            Some(0) if is_answer && output.len() > MAX_REPLY => {
+                (format!("the reply is larger than {} MiB", MAX_REPLY >> 20), true)
             }
             Some(0) => return Ok(output.into()),
-            Some(code) => (format!("exit status {code}"), WRONG.contains(&code)),
-            None => ("ended by a signal".into(), false),
+            Some(code) => (format!("exit status {code}"), PERMANENT_FAILURES.contains(&code)),
+            None => ("the program was killed by a signal".into(), false),
         };
-        let errors = lock(&pipes.errors);
-        let errors = String::from_utf8_lossy(errors.split_at(errors.len().saturating_sub(MOST_ERRORS)).1);
-        self.note(context, &text, &errors);
-        let reason = match output::end_of(&errors, MOST_REASON) {
+        let stderr = lock(&pipes.stderr);
+        let stderr = String::from_utf8_lossy(stderr.split_at(stderr.len().saturating_sub(MAX_STDERR)).1);
+        self.note(context, &text, &stderr);
+        let reason = match output::last_chars(&stderr, MAX_REASON) {
             end if end.is_empty() => text,
             end => format!("{text}: {end}"),
         };
         Err(if is_permanent { HandlerError::permanent(reason) } else { HandlerError::transient(reason) })
     }
 
-    /// Says what happened to a program. Its standard error has been passed on already, unless the notes are JSON.
-    fn note(&self, context: &Context, text: &str, errors: &str) {
+    /// Prints what happened to a program. Only JSON notes contain its standard error, which is otherwise printed as it comes.
+    fn note(&self, context: &Context, text: &str, stderr: &str) {
         let (id, count) = (context.message_id(), context.delivery_count());
         let text = format!("message {id}, delivery {count}: {text}");
         match self.json {
-            true => output::say(&json!({ "note": text, "id": id, "stderr": errors }).to_string()),
+            true => output::error_line(&json!({ "note": text, "id": id, "stderr": stderr }).to_string()),
             false => output::note(&text, false),
         }
     }
 }
 
-/// What goes through the pipes of a program. They are closed when this is dropped.
+/// The pipes of a program. They are closed when this is dropped.
 #[derive(Default)]
 struct Pipes {
     tasks: JoinSet<()>,
-    /// Standard output: one byte more than is allowed, if there is more.
-    output: Arc<Mutex<Vec<u8>>>,
+    /// Standard output, up to one byte more than `MAX_REPLY`, so that its length shows whether it is too large.
+    stdout: Arc<Mutex<Vec<u8>>>,
     /// The end of standard error.
-    errors: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
 }
 
 fn lock(bytes: &Mutex<Vec<u8>>) -> std::sync::MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads all there is, so that the program never waits, and keeps as much as a reply may have.
-async fn collect(mut pipe: impl AsyncRead + Unpin, output: Arc<Mutex<Vec<u8>>>) {
+/// Reads all of standard output, so that the program never blocks, and keeps the start of it.
+async fn read_stdout(mut pipe: impl AsyncRead + Unpin, output: Arc<Mutex<Vec<u8>>>) {
     let mut chunk = vec![0; 64 << 10];
-    while let Ok(many @ 1..) = pipe.read(&mut chunk).await {
+    while let Ok(len @ 1..) = pipe.read(&mut chunk).await {
         let mut output = lock(&output);
-        let room = (MOST_OUTPUT + 1).saturating_sub(output.len());
-        output.extend_from_slice(&chunk[..many.min(room)]);
+        let room = (MAX_REPLY + 1).saturating_sub(output.len());
+        output.extend_from_slice(&chunk[..len.min(room)]);
     }
 }
 
-/// Passes standard error on as it comes, and keeps its end.
-async fn pass_on(mut pipe: impl AsyncRead + Unpin, errors: Arc<Mutex<Vec<u8>>>, json: bool) {
+/// Copies the program's standard error to that of this process, unless notes are JSON, and keeps the end of it.
+async fn forward_stderr(mut pipe: impl AsyncRead + Unpin, stderr: Arc<Mutex<Vec<u8>>>, json: bool) {
     let mut chunk = vec![0; 4 << 10];
-    while let Ok(many @ 1..) = pipe.read(&mut chunk).await {
+    while let Ok(len @ 1..) = pipe.read(&mut chunk).await {
         if !json {
-            // There is nowhere to report that it cannot be written.
-            let _ = io::stderr().write_all(&chunk[..many]);
+            // A failure to write to standard error cannot be reported.
+            let _ = io::stderr().write_all(&chunk[..len]);
         }
-        let mut errors = lock(&errors);
-        errors.extend_from_slice(&chunk[..many]);
-        if errors.len() > 2 * MOST_ERRORS {
-            let surplus = errors.len() - MOST_ERRORS;
-            errors.drain(..surplus);
+        let mut stderr = lock(&stderr);
+        stderr.extend_from_slice(&chunk[..len]);
+        if stderr.len() > 2 * MAX_STDERR {
+            let surplus = stderr.len() - MAX_STDERR;
+            stderr.drain(..surplus);
         }
     }
 }
 
-/// Which of two futures was ready first.
-enum First<A, B> {
+/// The output of the future that was ready first.
+enum Either<A, B> {
     Left(A),
     Right(B),
 }
 
-async fn first<A: Future, B: Future>(left: A, right: B) -> First<A::Output, B::Output> {
+async fn select<A: Future, B: Future>(left: A, right: B) -> Either<A::Output, B::Output> {
     let (mut left, mut right) = (pin!(left), pin!(right));
     poll_fn(|context| {
         if let Poll::Ready(output) = left.as_mut().poll(context) {
-            return Poll::Ready(First::Left(output));
+            return Poll::Ready(Either::Left(output));
         }
-        right.as_mut().poll(context).map(First::Right)
+        right.as_mut().poll(context).map(Either::Right)
     })
     .await
 }

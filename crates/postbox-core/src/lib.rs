@@ -1,10 +1,16 @@
-//! In-process mailboxes for actors and pipelines: the first layer of Postbox.
+//! In-process mailboxes for actors and pipelines: layer 1 of Postbox.
 //!
-//! A mailbox moves values from producers to consumers. There are three kinds, [`UnboundedMailbox`],
-//! [`BoundedMailbox`] and [`PriorityMailbox`], and one implementation behind them; [`create_mailbox`] makes any of them
-//! from a setting. Sending and receiving never waits (`try_…`, [`Mailbox::enqueue`], [`Mailbox::dequeue`]), waits as
-//! a future on any executor (`send`, `recv`), or waits as a thread (`send_blocking`, `recv_blocking`, and with a
-//! timeout). An [`Actor`] handles the messages of a mailbox one by one; a [`MessageLoop`] feeds it.
+//! A mailbox moves values from producers to consumers. There are three kinds: [`UnboundedMailbox`],
+//! [`BoundedMailbox`] and [`PriorityMailbox`]. [`create_mailbox`] creates any of them from a
+//! setting. An [`Actor`] handles the messages of a mailbox one at a time; a [`MessageLoop`] feeds
+//! it.
+//!
+//! Each operation has up to three forms:
+//!
+//! * at once: `try_…`, [`Mailbox::enqueue`], [`Mailbox::dequeue`];
+//! * as a future that runs on any executor: `send`, `recv`;
+//! * blocking a thread, with or without a timeout: `send_blocking`, `recv_blocking`,
+//!   `send_timeout`, `recv_timeout`.
 //!
 //! ```
 //! use postbox_core::{BoundedMailbox, Mailbox};
@@ -15,57 +21,59 @@
 //! assert_eq!(mailbox.recv_blocking(), Ok("hello"));
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! * **Order.** First in, first out; in a priority mailbox by rank first, and a lower number is more urgent.
-//! * **Bound.** A bounded mailbox never takes in more than its capacity, under any number of threads. What happens to
-//!   one message more is its [overflow policy](shared::mailbox::OverflowPolicy), and the answer carries the message.
-//! * **Nothing is lost silently.** A message that is not taken comes back; closing gives waiting producers theirs and
-//!   lets consumers drain the mailbox; a future that is dropped has neither sent nor taken anything.
-//! * **Control messages** have room of their own and overtake all others.
+//! * **Order.** First in, first out. In a priority mailbox by rank and then by arrival; a lower
+//!   rank is more urgent.
+//! * **Capacity.** A bounded mailbox accepts no message beyond its capacity, under any number of
+//!   threads. Its [overflow policy](shared::mailbox::OverflowPolicy) decides what happens to a
+//!   further message.
+//! * **No silent loss.** A message that is not accepted is returned to the sender. Closing returns
+//!   the messages of waiting senders and lets consumers drain the mailbox. A dropped future has
+//!   neither sent nor received a message.
+//! * **Control messages** have room of their own and overtake regular messages.
 //!
 //! # Features
 //!
-//! `std` (on by default): the blocking forms, the loop on a thread, panics of handlers caught, and locks that yield to
-//! the scheduler. Without it the crate is `no_std` and needs `alloc` alone.
+//! `std` (default): blocking forms, a message loop on a thread, panics of handlers become failures,
+//! and contended locks yield to the scheduler. Without it the crate is `no_std` and needs `alloc`
+//! only.
 //!
 //! # Modules
 //!
-//! [`shared::mailbox`] has the traits that a runtime builds on (consumer, producer, factory, signal, queue backend) and
-//! their implementations; one glob import of it suffices.
+//! [`shared::mailbox`] has the traits for runtimes (consumer, producer, factory, signal, queue
+//! backend) and their implementations. [`Ledger`] is the state machine of a leased mailbox, on
+//! which layer 2 is built.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
 mod actor;
-mod chunks;
-mod fifo;
-mod heap;
+#[cfg(feature = "std")]
+mod blocking;
 mod ledger;
-#[cfg(any(not(postbox_loom), test))]
-mod lock;
 mod mailbox;
 mod order;
-#[cfg(feature = "std")]
-mod park;
-mod priority;
+mod queue;
 pub mod shared;
+#[cfg(any(not(postbox_loom), test))]
+mod spin_lock;
 mod sync;
-mod wait;
+mod wait_queue;
 
 pub use self::actor::*;
-pub use self::fifo::Fifo;
+#[cfg(feature = "std")]
+pub use self::blocking::wait_for;
 pub use self::ledger::*;
 pub use self::mailbox::*;
 #[doc(hidden)]
 pub use self::order::Order;
-#[cfg(feature = "std")]
-pub use self::park::wait_for;
-pub use self::priority::{Priority, Rank};
+pub use self::order::{Fifo, Priority, Rank};
 pub use self::shared::mailbox::{Mailbox, MailboxConsumer};
 #[doc(hidden)]
 pub use self::sync::Lock;
 pub use self::sync::{SingleThread, ThreadSafe};
-pub use self::wait::{Ticket, WaitQueue};
+pub use self::wait_queue::{Ticket, WaitQueue};

@@ -1,4 +1,4 @@
-//! The three kinds of mailbox, and one function that makes any of them.
+//! The three kinds of mailbox, and a function that creates any of them.
 
 use core::fmt;
 use core::ops::Deref;
@@ -6,24 +6,24 @@ use core::ops::Deref;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use crate::fifo::Fifo;
-use crate::priority::{Priority, Rank};
+use crate::order::{Fifo, Priority, Rank};
 use crate::shared::mailbox::{Mailbox, MailboxConsumer, MailboxOptions, OverflowPolicy, QueueMailbox, Signal};
 use crate::shared::queue::{QueueError, QueueSize};
 
-/// How many messages a bounded mailbox holds when nobody says.
+/// The default capacity of a bounded mailbox.
 pub const DEFAULT_CAPACITY: usize = 1000;
 
-/// The rank of every message in a priority mailbox without a function of its own: all are equal, so it is a FIFO.
+/// The rank of every message in a priority mailbox without a priority function. Equal ranks make it
+/// a FIFO.
 pub const DEFAULT_RANK: i64 = 10;
 
-/// A function that tells how urgent a message is; a lower number is more urgent.
+/// A function that returns the rank of a message; a lower rank is more urgent.
 pub type PriorityFn<M> = Arc<dyn Fn(&M) -> i64 + Send + Sync>;
 
-/// First in, first out, without a limit.
+/// A mailbox without a limit: first in, first out.
 ///
-/// It always accepts, so a producer that is faster than its consumer fills the memory. Prefer a [`BoundedMailbox`]
-/// where that can happen. Clones share one mailbox.
+/// It accepts every message, so a producer that is faster than the consumer fills the memory.
+/// Prefer a [`BoundedMailbox`] where that can happen. Clones share one mailbox.
 ///
 /// ```
 /// use postbox_core::{Mailbox, UnboundedMailbox};
@@ -37,7 +37,7 @@ pub type PriorityFn<M> = Arc<dyn Fn(&M) -> i64 + Send + Sync>;
 pub struct UnboundedMailbox<M>(QueueMailbox<M>);
 
 impl<M> UnboundedMailbox<M> {
-    /// An empty mailbox.
+    /// Creates an empty mailbox.
     pub fn new() -> Self {
         UnboundedMailbox(QueueMailbox::with_order(Fifo, MailboxOptions::default()))
     }
@@ -49,10 +49,10 @@ impl<M> Default for UnboundedMailbox<M> {
     }
 }
 
-/// First in, first out, up to a capacity; refuses more without waiting.
+/// A mailbox with a capacity: first in, first out. A full mailbox rejects messages without waiting.
 ///
-/// Whoever would rather wait uses [`send`](crate::shared::mailbox::QueueMailboxProducer::send) or `send_blocking`
-/// of its [`producer`](QueueMailbox::producer). Clones share one mailbox.
+/// To wait for room, use [`send`](crate::shared::mailbox::QueueMailboxProducer::send) or
+/// `send_blocking` of a [`producer`](QueueMailbox::producer). Clones share one mailbox.
 ///
 /// ```
 /// use postbox_core::{BoundedMailbox, Mailbox};
@@ -67,16 +67,16 @@ impl<M> Default for UnboundedMailbox<M> {
 pub struct BoundedMailbox<M>(QueueMailbox<M>);
 
 impl<M> BoundedMailbox<M> {
-    /// An empty mailbox with room for `capacity` messages.
+    /// Creates an empty mailbox with room for `capacity` messages.
     ///
     /// # Panics
-    /// If `capacity` is 0; [`create_mailbox`] gives an error instead.
+    /// If `capacity` is 0; [`create_mailbox`] returns an error instead.
     #[track_caller]
     pub fn new(capacity: usize) -> Self {
         Self::with_overflow(capacity, OverflowPolicy::Block)
     }
 
-    /// An empty mailbox that does as `policy` says when it is full.
+    /// Creates an empty mailbox with an overflow policy.
     ///
     /// # Panics
     /// If `capacity` is 0.
@@ -86,20 +86,21 @@ impl<M> BoundedMailbox<M> {
         BoundedMailbox(QueueMailbox::with_order(Fifo, options))
     }
 
-    /// Whether there is no room for one message more.
+    /// Whether the mailbox has no room for another message.
     pub fn is_full(&self) -> bool {
         self.0.is_full()
     }
 }
 
 impl<M> Default for BoundedMailbox<M> {
-    /// Room for [`DEFAULT_CAPACITY`] messages.
+    /// Creates an empty mailbox with room for [`DEFAULT_CAPACITY`] messages.
     fn default() -> Self {
         Self::new(DEFAULT_CAPACITY)
     }
 }
 
-/// Most urgent first; among equals first in, first out. A lower number is more urgent.
+/// A mailbox in order of priority: the most urgent message first, and first in, first out among
+/// equals. A lower number is more urgent.
 ///
 /// Clones share one mailbox.
 ///
@@ -115,12 +116,13 @@ impl<M> Default for BoundedMailbox<M> {
 pub struct PriorityMailbox<M>(QueueMailbox<M, Priority<ByFn<M>>>);
 
 impl<M> PriorityMailbox<M> {
-    /// An empty mailbox without a limit; `priority` is asked once for each message, when it is put in.
+    /// Creates an empty mailbox without a limit. `priority` is called once for each message, when
+    /// it is sent.
     pub fn new(priority: impl Fn(&M) -> i64 + Send + Sync + 'static) -> Self {
         Self::with_options(priority, MailboxOptions::default())
     }
 
-    /// An empty mailbox with a capacity, or another policy when it is full.
+    /// Creates an empty mailbox with a capacity or an overflow policy.
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;
@@ -129,13 +131,13 @@ impl<M> PriorityMailbox<M> {
     /// let options = MailboxOptions::with_capacity(1).with_overflow(OverflowPolicy::DropOldest);
     /// let mailbox = PriorityMailbox::with_options(|n: &i64| *n, options);
     /// assert!(mailbox.enqueue(5));
-    /// assert!(mailbox.enqueue(1), "more urgent: 5 goes out");
-    /// assert!(!mailbox.enqueue(9), "less urgent than all that wait");
+    /// assert!(mailbox.enqueue(1), "more urgent: evicts 5");
+    /// assert!(!mailbox.enqueue(9), "less urgent than every stored message");
     /// assert_eq!(mailbox.dequeue(), Some(1));
     /// ```
     ///
     /// # Panics
-    /// If the options ask for a capacity of 0.
+    /// If the capacity is 0.
     #[track_caller]
     pub fn with_options(priority: impl Fn(&M) -> i64 + Send + Sync + 'static, options: MailboxOptions) -> Self {
         Self::from_fn(Arc::new(priority), options)
@@ -145,20 +147,20 @@ impl<M> PriorityMailbox<M> {
         PriorityMailbox(QueueMailbox::with_order(Priority::new(ByFn(priority)), options))
     }
 
-    /// Whether there is no room for one message more.
+    /// Whether the mailbox has no room for another message.
     pub fn is_full(&self) -> bool {
         self.0.is_full()
     }
 }
 
 impl<M> Default for PriorityMailbox<M> {
-    /// All messages are equally urgent.
+    /// Creates an empty mailbox in which all messages are equally urgent.
     fn default() -> Self {
         Self::new(|_| DEFAULT_RANK)
     }
 }
 
-/// Ranks by a function that is chosen at run time.
+/// Ranks by a function chosen at run time.
 #[doc(hidden)]
 pub struct ByFn<M>(PriorityFn<M>);
 
@@ -168,7 +170,7 @@ impl<M> Rank<M> for ByFn<M> {
     }
 }
 
-/// The three kinds share all but their constructors.
+/// What the three kinds have in common besides their constructors.
 macro_rules! mailbox_kind {
     ($kind:ident, $order:ty) => {
         impl<M> Deref for $kind<M> {
@@ -240,7 +242,7 @@ mailbox_kind!(UnboundedMailbox, Fifo);
 mailbox_kind!(BoundedMailbox, Fifo);
 mailbox_kind!(PriorityMailbox, Priority<ByFn<M>>);
 
-/// Which kind of mailbox [`create_mailbox`] makes, and what that kind needs to know.
+/// The kind of mailbox that [`create_mailbox`] creates, with its settings.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum MailboxType<M> {
@@ -248,14 +250,14 @@ pub enum MailboxType<M> {
     Unbounded,
     /// A [`BoundedMailbox`].
     Bounded {
-        /// How many messages it holds; [`DEFAULT_CAPACITY`] if `None`.
+        /// The capacity; [`DEFAULT_CAPACITY`] if `None`.
         capacity: Option<usize>,
     },
     /// A [`PriorityMailbox`].
     Priority {
-        /// How urgent a message is; all are equal if `None`.
+        /// The priority function; all messages are equally urgent if `None`.
         priority_fn: Option<PriorityFn<M>>,
-        /// How many messages it holds; no limit if `None`.
+        /// The capacity; unlimited if `None`.
         capacity: Option<usize>,
     },
 }
@@ -291,15 +293,15 @@ impl<M> fmt::Debug for MailboxType<M> {
     }
 }
 
-/// A setting that no mailbox can have.
+/// A setting that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InvalidMailbox {
-    /// The setting.
+    /// The name of the setting.
     pub field: &'static str,
     /// Its value.
     pub value: usize,
-    /// The least value that is allowed.
+    /// The smallest valid value.
     pub minimum: usize,
 }
 
@@ -312,7 +314,7 @@ impl fmt::Display for InvalidMailbox {
 
 impl core::error::Error for InvalidMailbox {}
 
-/// Makes a mailbox of any kind.
+/// Creates a mailbox of any kind.
 ///
 /// ```
 /// use postbox_core::{Mailbox, MailboxType, create_mailbox};
@@ -326,7 +328,7 @@ impl core::error::Error for InvalidMailbox {}
 /// ```
 ///
 /// # Errors
-/// [`InvalidMailbox`] for a capacity of 0.
+/// [`InvalidMailbox`] if the capacity is 0.
 pub fn create_mailbox<M: Send + 'static>(
     kind: MailboxType<M>,
 ) -> Result<Box<dyn Mailbox<M> + Send + Sync>, InvalidMailbox> {

@@ -1,7 +1,8 @@
-//! The primitives that every other file builds on, in one place.
+//! The synchronization primitives of the crate.
 //!
-//! A mailbox is written once and compiled for two concurrency modes: [`ThreadSafe`] (atomics and a lock) and
-//! [`SingleThread`] (cells). Under `--cfg postbox_loom` the thread-safe primitives are the model checker's.
+//! A mailbox is written once and compiled for two concurrency modes: [`ThreadSafe`] (atomics and a
+//! spin lock) and [`SingleThread`] (cells). Under `--cfg postbox_loom` the thread-safe primitives
+//! are those of the model checker.
 
 use core::cell::{Cell, RefCell, RefMut};
 use core::fmt::Debug;
@@ -11,7 +12,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 
 #[cfg(not(postbox_loom))]
-pub(crate) use crate::lock::{SpinGuard, SpinLock};
+pub(crate) use crate::spin_lock::{SpinGuard, SpinLock};
 #[cfg(not(postbox_loom))]
 pub(crate) use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,26 +31,28 @@ pub trait Lock<T> {
     fn new(value: T) -> Self;
     fn lock(&self) -> Self::Guard<'_>;
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
-    /// The first half of [`lock`](Lock::lock): without a guard, [`wait_for`](Lock::wait_for) is the other.
-    fn lock_at_once(&self) -> Option<Self::Guard<'_>>;
-    fn wait_for(&self) -> Self::Guard<'_>;
+    /// The fast path of [`lock`](Lock::lock). After `None`, [`lock_slow`](Lock::lock_slow) is
+    /// called.
+    fn lock_fast(&self) -> Option<Self::Guard<'_>>;
+    fn lock_slow(&self) -> Self::Guard<'_>;
 }
 
-/// A machine word that may be read without holding the lock under which it is written.
+/// A machine word that can be read without the lock under which it is written.
 #[doc(hidden)]
 pub trait Count {
     fn new(value: usize) -> Self;
-    /// Reads without ordering: for the holder of the lock that guards the writes, or for a hint.
+    /// A relaxed load: for the holder of the lock that protects the writes, or for heuristics.
     fn get(&self) -> usize;
-    /// Writes without ordering.
+    /// A relaxed store.
     fn set(&self, value: usize);
-    /// Reads, and sees all that happened before the [`publish`](Count::publish) that it reads from.
-    fn observe(&self) -> usize;
-    /// Writes, and makes all that happened before visible to threads that observe the value.
-    fn publish(&self, value: usize);
-    /// Adds one and returns the value before.
+    /// An acquire load; it synchronizes with the [`store_release`](Count::store_release) that wrote
+    /// the value.
+    fn load_acquire(&self) -> usize;
+    /// A release store.
+    fn store_release(&self, value: usize);
+    /// Adds one and returns the previous value.
     fn increment(&self) -> usize;
-    /// Takes one away and returns the value before.
+    /// Subtracts one and returns the previous value.
     fn decrement(&self) -> usize;
 }
 
@@ -59,10 +62,11 @@ mod sealed {
     impl Sealed for super::SingleThread {}
 }
 
-/// How the state of a mailbox is guarded.
+/// How the state of a mailbox is protected.
 ///
-/// Two modes exist: [`ThreadSafe`] and [`SingleThread`]. Which one a mailbox uses is part of its type, so a
-/// single-threaded mailbox cannot reach a second thread, and pays for no atomic operation.
+/// There are two modes: [`ThreadSafe`] and [`SingleThread`]. The mode is part of the type of a
+/// mailbox, so a single-threaded mailbox cannot reach a second thread, and needs no atomic
+/// operation.
 pub trait MailboxConcurrency: sealed::Sealed + Copy + Debug + Default + 'static {
     #[doc(hidden)]
     type Lock<T>: Lock<T>;
@@ -70,8 +74,8 @@ pub trait MailboxConcurrency: sealed::Sealed + Copy + Debug + Default + 'static 
     type Count: Count;
 }
 
-/// How what belongs to a mailbox (its state, its hooks) is shared between its handles: by an atomic or by a
-/// plain reference count.
+/// How the handles of a mailbox share its state and hooks: by an atomic or by a plain reference
+/// count.
 pub trait MetadataStorageMode: MailboxConcurrency {
     #[doc(hidden)]
     type Shared<T>: Clone + Deref<Target = T>;
@@ -79,16 +83,17 @@ pub trait MetadataStorageMode: MailboxConcurrency {
     fn share<T>(value: T) -> Self::Shared<T>;
 }
 
-/// Handles may be used from many threads at once.
+/// Mailboxes whose handles can be used from many threads.
 ///
 /// As a [`MailboxFactory`](crate::shared::mailbox::MailboxFactory) it builds mailboxes that are
 /// `Send + Sync` whenever their messages are `Send`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadSafe;
 
-/// All handles stay on one thread; no atomic operation is paid for.
+/// Mailboxes whose handles stay on one thread, without atomic operations.
 ///
-/// As a [`MailboxFactory`](crate::shared::mailbox::MailboxFactory) it builds mailboxes that are not `Send`.
+/// As a [`MailboxFactory`](crate::shared::mailbox::MailboxFactory) it builds mailboxes that are not
+/// `Send`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SingleThread;
 
@@ -139,13 +144,13 @@ impl<T> Lock<T> for SpinLock<T> {
     }
 
     #[inline(always)]
-    fn lock_at_once(&self) -> Option<SpinGuard<'_, T>> {
-        // For the model checker it is all one, and it has less to look at.
+    fn lock_fast(&self) -> Option<SpinGuard<'_, T>> {
+        // The model checker explores fewer states without the distinction.
         if cfg!(postbox_loom) { Some(SpinLock::lock(self)) } else { SpinLock::try_lock(self) }
     }
 
-    fn wait_for(&self) -> SpinGuard<'_, T> {
-        SpinLock::contend(self)
+    fn lock_slow(&self) -> SpinGuard<'_, T> {
+        SpinLock::lock_slow(self)
     }
 }
 
@@ -165,12 +170,12 @@ impl Count for AtomicUsize {
     }
 
     #[inline(always)]
-    fn observe(&self) -> usize {
+    fn load_acquire(&self) -> usize {
         self.load(Ordering::Acquire)
     }
 
     #[inline(always)]
-    fn publish(&self, value: usize) {
+    fn store_release(&self, value: usize) {
         self.store(value, Ordering::Release);
     }
 
@@ -204,11 +209,11 @@ impl<T> Lock<T> for RefCell<T> {
     }
 
     #[inline(always)]
-    fn lock_at_once(&self) -> Option<RefMut<'_, T>> {
+    fn lock_fast(&self) -> Option<RefMut<'_, T>> {
         self.try_lock()
     }
 
-    fn wait_for(&self) -> RefMut<'_, T> {
+    fn lock_slow(&self) -> RefMut<'_, T> {
         self.borrow_mut()
     }
 }
@@ -229,12 +234,12 @@ impl Count for Cell<usize> {
     }
 
     #[inline(always)]
-    fn observe(&self) -> usize {
+    fn load_acquire(&self) -> usize {
         Cell::get(self)
     }
 
     #[inline(always)]
-    fn publish(&self, value: usize) {
+    fn store_release(&self, value: usize) {
         Cell::set(self, value);
     }
 
@@ -247,7 +252,7 @@ impl Count for Cell<usize> {
     }
 }
 
-/// Keeps what one side writes off the cache line that the other side reads.
+/// Aligns a value to a cache line, so that the two ends of a queue do not share one.
 #[derive(Debug)]
 #[cfg_attr(any(target_arch = "aarch64", target_arch = "powerpc64"), repr(align(128)))]
 #[cfg_attr(not(any(target_arch = "aarch64", target_arch = "powerpc64")), repr(align(64)))]
@@ -262,7 +267,8 @@ impl<T> Deref for Padded<T> {
     }
 }
 
-/// The lock of the model checker, with the interface of [`crate::lock`]. The spin lock itself has a model of its own.
+/// The lock under the model checker, with the interface of [`crate::spin_lock`], which has a model
+/// of its own.
 #[cfg(postbox_loom)]
 mod model {
     use core::ops::{Deref, DerefMut};
@@ -272,8 +278,9 @@ mod model {
     #[derive(Debug)]
     pub struct SpinLock<T> {
         value: loom::sync::Mutex<T>,
-        /// Whether a thread holds the lock. The checker takes neither a release nor an attempt that fails for something that
-        /// depends on others; this makes it look at attempts while the lock is held.
+        /// Whether a thread holds the lock. Loom treats neither an unlock nor a failed attempt to
+        /// lock as an event that other threads depend on; this flag makes it explore attempts while
+        /// the lock is held.
         held: AtomicBool,
     }
 
@@ -291,7 +298,7 @@ mod model {
             self.guard(self.value.lock().unwrap())
         }
 
-        pub(crate) fn contend(&self) -> SpinGuard<'_, T> {
+        pub(crate) fn lock_slow(&self) -> SpinGuard<'_, T> {
             self.lock()
         }
 

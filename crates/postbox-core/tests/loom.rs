@@ -1,4 +1,4 @@
-//! Every interleaving of small programs, by the model checker.
+//! Model tests: loom runs every interleaving of small programs.
 //!
 //! `RUSTFLAGS="--cfg postbox_loom" LOOM_MAX_PREEMPTIONS=2 cargo test --release -p postbox-core --test loom`
 #![cfg(postbox_loom)]
@@ -57,7 +57,7 @@ fn a_control_message_sent_during_registration_is_not_missed() {
 }
 
 #[test]
-fn two_senders_share_one_place() {
+fn two_senders_share_room_for_one_message() {
     loom::model(|| {
         let mailbox = BoundedMailbox::new(1);
         let senders: Vec<_> = [1, 2]
@@ -88,7 +88,7 @@ fn a_dropped_receiver_passes_its_wake_up_on() {
     });
 }
 
-/// The same where messages are sorted and come in past the lock under which receivers wait, at the same time.
+/// A priority mailbox, where a push does not take the lock under which receivers wait.
 #[test]
 fn a_dropped_receiver_of_sorted_messages_passes_its_wake_up_on() {
     loom::model(|| {
@@ -164,7 +164,7 @@ fn disconnected_comes_after_every_accepted_message() {
 }
 
 #[test]
-fn the_last_producer_gone_wakes_the_receiver() {
+fn dropping_the_last_producer_wakes_the_receiver() {
     loom::model(|| {
         let (mailbox, producer) = ThreadSafe.build_default_mailbox();
         let sender = thread::spawn(move || {
@@ -178,7 +178,7 @@ fn the_last_producer_gone_wakes_the_receiver() {
 }
 
 #[test]
-fn a_producer_that_comes_while_the_last_one_goes_keeps_the_mailbox_connected() {
+fn a_new_producer_keeps_the_mailbox_connected_while_the_last_one_is_dropped() {
     loom::model(|| {
         let (mailbox, producer) = ThreadSafe.build_default_mailbox::<u8>();
         let leaver = thread::spawn(move || drop(producer));
@@ -191,7 +191,7 @@ fn a_producer_that_comes_while_the_last_one_goes_keeps_the_mailbox_connected() {
 }
 
 #[test]
-fn of_two_producers_that_come_none_meets_a_disconnected_mailbox() {
+fn two_new_producers_both_reconnect_the_mailbox() {
     loom::model(|| {
         let (mailbox, producer) = ThreadSafe.build_default_mailbox::<u8>();
         drop(producer);
@@ -206,7 +206,7 @@ fn of_two_producers_that_come_none_meets_a_disconnected_mailbox() {
     });
 }
 
-/// Three messages make the consumers take the inbox at once; a fourth arrives meanwhile.
+/// Three messages make a consumer move the inbox into the store; a fourth arrives meanwhile.
 #[test]
 fn a_batch_is_shared_without_loss_or_duplicate() {
     loom::model(|| {
@@ -229,7 +229,7 @@ fn a_batch_is_shared_without_loss_or_duplicate() {
 }
 
 #[test]
-fn draining_and_direct_taking_count_alike() {
+fn draining_and_popping_count_the_same() {
     loom::model(|| {
         let mailbox = BoundedMailbox::new(2);
         assert!(mailbox.enqueue(1));
@@ -293,7 +293,7 @@ fn the_bound_holds_while_both_ends_move() {
 #[test]
 fn eviction_races_with_receiving() {
     loom::model(|| {
-        // A priority mailbox, whose message has left the inbox at once.
+        // A priority mailbox, since its message is in the store at once.
         let options = MailboxOptions::with_capacity(1).with_overflow(OverflowPolicy::DropOldest);
         let mailbox = PriorityMailbox::with_options(|_: &i32| 0, options);
         assert!(mailbox.enqueue(1));
@@ -303,7 +303,7 @@ fn eviction_races_with_receiving() {
         };
         let first = mailbox.dequeue();
         match sender.join().unwrap() {
-            Ok(OfferOutcome::Evicted(1)) => assert_eq!(first, Some(2), "there was a message at every moment"),
+            Ok(OfferOutcome::Evicted(1)) => assert_eq!(first, Some(2), "the mailbox was never empty"),
             Ok(OfferOutcome::Accepted) => assert_eq!((first, mailbox.dequeue()), (Some(1), Some(2))),
             other => panic!("{other:?}"),
         }
@@ -327,7 +327,7 @@ fn a_priority_mailbox_wakes_its_receiver() {
 }
 
 #[test]
-fn equals_of_one_producer_keep_their_order_past_and_through_the_inbox() {
+fn equal_messages_keep_their_order_directly_and_through_the_inbox() {
     loom::model(|| {
         let mailbox = PriorityMailbox::new(|_: &i32| 0);
         assert!(mailbox.enqueue(0));
@@ -344,7 +344,7 @@ fn equals_of_one_producer_keep_their_order_past_and_through_the_inbox() {
 }
 
 #[test]
-fn sending_past_the_inbox_and_draining_count_alike() {
+fn direct_pushes_and_draining_count_the_same() {
     loom::model(|| {
         let mailbox = PriorityMailbox::new(|n: &i32| i64::from(*n));
         assert!(mailbox.enqueue(1));
@@ -355,7 +355,7 @@ fn sending_past_the_inbox_and_draining_count_alike() {
         let mut taken = Vec::new();
         mailbox.drain_into(&mut taken, 1);
         assert_eq!(taken, [1]);
-        senders.map(|sender| sender.join().unwrap());
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
         assert_eq!((mailbox.size(), mailbox.message_count()), (2, 3));
         taken.extend(std::iter::from_fn(|| mailbox.dequeue()));
         assert_eq!(taken, [1, 2, 3]);
@@ -363,7 +363,7 @@ fn sending_past_the_inbox_and_draining_count_alike() {
 }
 
 #[test]
-fn a_priority_mailbox_that_closes_keeps_what_it_took() {
+fn closing_a_priority_mailbox_keeps_accepted_messages() {
     loom::model(|| {
         let mailbox = PriorityMailbox::new(|_: &i32| 0);
         let sender = {
@@ -375,14 +375,14 @@ fn a_priority_mailbox_that_closes_keeps_what_it_took() {
         let accepted = sender.join().unwrap();
         match first {
             Ok(Some(1)) => assert!(accepted),
-            Err(QueueError::Disconnected) => assert!(!accepted, "nothing comes after the end"),
+            Err(QueueError::Disconnected) => assert!(!accepted, "no message after `Disconnected`"),
             other => panic!("{other:?}"),
         }
     });
 }
 
 #[test]
-fn a_signal_of_a_priority_mailbox_hears_of_a_message_sent_meanwhile() {
+fn the_signal_of_a_priority_mailbox_announces_a_concurrent_message() {
     loom::model(|| {
         let mailbox = PriorityMailbox::new(|_: &i32| 0);
         let sender = {
@@ -414,7 +414,7 @@ fn resuming_wakes_the_receiver() {
 }
 
 #[test]
-fn a_ticket_is_notified_or_removed_never_both_lost() {
+fn a_ticket_is_either_notified_or_removed() {
     loom::model(|| {
         let queue = Arc::new(WaitQueue::<ThreadSafe>::new());
         let mut ticket = None;
@@ -442,7 +442,7 @@ fn a_notification_before_or_during_the_wait_is_not_lost() {
     });
 }
 
-/// The mailbox and the schedule together: whatever the moment, the message is handled by some turn.
+/// Mailbox and schedule together: in every interleaving some turn handles the message.
 #[test]
 fn a_request_at_the_end_of_a_turn_is_not_lost() {
     loom::model(|| {
@@ -490,7 +490,7 @@ impl Actor for Count {
 }
 
 #[test]
-fn an_idle_loop_hears_of_the_next_message() {
+fn an_idle_loop_receives_the_next_message() {
     loom::model(|| {
         let mailbox = UnboundedMailbox::new();
         let actor = MessageLoop::new(Count(0), mailbox.clone());
@@ -505,7 +505,7 @@ fn an_idle_loop_hears_of_the_next_message() {
 }
 
 #[test]
-fn an_idle_loop_hears_of_stop() {
+fn an_idle_loop_is_stopped() {
     loom::model(|| {
         let mut actor = MessageLoop::new(Count(0), UnboundedMailbox::new());
         let handle = actor.handle();

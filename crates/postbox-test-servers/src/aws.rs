@@ -1,4 +1,4 @@
-//! Servers that speak the HTTP interfaces of SQS and DynamoDB.
+//! Servers with the HTTP interfaces of SQS and DynamoDB.
 
 use std::io::{self, BufReader};
 use std::net::{SocketAddr, TcpStream};
@@ -10,33 +10,33 @@ use std::time::Duration;
 use crate::http::{Headers, Message};
 use crate::supervisor::{Port, Supervisor, eventually};
 
-/// SQS and DynamoDB by [moto](https://github.com/getmoto/moto): an [`AwsServer`]. It is lenient where AWS is strict, takes stale receipts, and refuses a
-/// second purge within a minute, as AWS does.
+/// SQS and DynamoDB by [moto](https://github.com/getmoto/moto): an [`AwsServer`]. It is more lenient than AWS and accepts
+/// stale receipts. Like AWS, it refuses a second purge within a minute.
 pub struct Moto(AwsServer);
 
-/// SQS and DynamoDB by [MiniStack](https://github.com/ministackorg/ministack): an [`AwsServer`]. Receipts and the order of FIFO queues are strict; many limits
-/// are not checked.
+/// SQS and DynamoDB by [MiniStack](https://github.com/ministackorg/ministack): an [`AwsServer`]. It checks receipts and
+/// keeps the order of FIFO queues strictly, but does not check many limits.
 pub struct Ministack(AwsServer);
 
-/// DynamoDB by DynamoDB Local, Amazon's own: an [`AwsServer`] without SQS.
+/// DynamoDB by Amazon's DynamoDB Local: an [`AwsServer`] without SQS.
 pub struct DynamoDbLocal(AwsServer);
 
 impl Moto {
-    /// Starts it, and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub fn start() -> Moto {
         Moto(AwsServer::start(Kind::Moto))
     }
 }
 
 impl Ministack {
-    /// Starts it, and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub fn start() -> Ministack {
         Ministack(AwsServer::start(Kind::Ministack))
     }
 }
 
 impl DynamoDbLocal {
-    /// Starts it, and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub fn start() -> DynamoDbLocal {
         DynamoDbLocal(AwsServer::start(Kind::DynamoDbLocal))
     }
@@ -56,9 +56,9 @@ macro_rules! is_aws_server {
 
 is_aws_server!(Moto Ministack DynamoDbLocal);
 
-/// What [`Moto`], [`Ministack`] and [`DynamoDbLocal`] have in common: a process of its own on a free port of the loopback
-/// address, which keeps nothing on the disk. Dropping it, or the end of this process in whatever way, kills it. Any
-/// credentials are good; what is stored belongs to the region that they name, except in DynamoDB Local.
+/// A server process on a free port of the loopback address: the common part of [`Moto`], [`Ministack`] and
+/// [`DynamoDbLocal`]. It stores nothing on the disk. It is killed when this handle is dropped or when this process ends.
+/// It accepts any credentials. Except in DynamoDB Local, the region of the credentials selects the data.
 pub struct AwsServer {
     supervisor: Supervisor,
     port: Port,
@@ -72,11 +72,11 @@ enum Kind {
     DynamoDbLocal,
 }
 
-/// The region that [`AwsServer::call`] names.
+/// The region of requests of [`AwsServer::call`].
 pub const REGION: &str = "us-east-1";
 
 impl Kind {
-    /// Where it is installed.
+    /// The folder in which the server is installed.
     fn home(self) -> PathBuf {
         let name = match self {
             Kind::Moto => "moto-",
@@ -86,7 +86,7 @@ impl Kind {
         crate::installed(name)
     }
 
-    /// The variables and the command for a server with its files in a folder.
+    /// The environment variables and the command line of a server that keeps its files in `folder`.
     fn command(self, home: &Path, folder: &Path, port: u16) -> (Vec<String>, Vec<String>) {
         let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
         let python = home.join("bin/python").display().to_string();
@@ -100,7 +100,7 @@ impl Kind {
                     "SERVICES=sqs,dynamodb",
                     "SFTP_ENABLED=0",
                     "IOT_MTLS_ENABLED=0",
-                    // It would remove containers of others that look like its own.
+                    // Otherwise MiniStack would remove Docker containers whose names look like its own.
                     "DOCKER_HOST=unix:///nonexistent",
                 ];
                 (words(&variables), words(&[&python, "-m", "ministack.app"]))
@@ -112,7 +112,7 @@ impl Kind {
                 let jar = jar.read_dir().into_iter().flatten().flatten().next().map_or(jar, |entry| entry.path());
                 let command = [
                     "java",
-                    // Quick to start; it does not live long.
+                    // The server runs for a short time, so a quick start matters more than optimized code.
                     "-XX:TieredStopAtLevel=1",
                     "-XX:-UsePerfData",
                     "-Djava.net.preferIPv4Stack=true",
@@ -157,7 +157,7 @@ impl AwsServer {
             tries += 1;
             match server.wait_until_ready() {
                 Ok(()) => return server,
-                // Another program took the port since it was reserved.
+                // Another program has taken the port since it was reserved.
                 Err(log) if log.contains("already in use") && tries < 10 => {}
                 Err(log) => panic!("{kind:?} did not start, at try {tries}; its log:\n{log}"),
             }
@@ -169,7 +169,7 @@ impl AwsServer {
         let port = Port::reserve();
         let (variables, command) = kind.command(home, &folder, port.number);
         let path = folder.to_str().expect("a UTF-8 path");
-        // Nothing of the surroundings configures it, and what it writes goes with its folder.
+        // The server inherits no environment variables, and writes only to its folder.
         let mut words = vec!["env".to_owned(), "-i".into(), "-C".into(), path.into()];
         words.extend(["HOME", "TMPDIR"].map(|name| format!("{name}={path}")));
         words.push(format!("PATH={}", std::env::var("PATH").unwrap_or_default()));
@@ -179,14 +179,14 @@ impl AwsServer {
         AwsServer { supervisor, port, kind }
     }
 
-    /// The log, if it ended instead.
+    /// Waits until the server answers. Returns its log as an error if it exits.
     fn wait_until_ready(&self) -> Result<(), String> {
         let mut targets = vec!["DynamoDB_20120810.ListTables"];
         if !matches!(self.kind, Kind::DynamoDbLocal) {
             targets.push("AmazonSQS.ListQueues");
         }
         eventually(&format!("starting {:?}", self.kind), || {
-            // Not another server that has the port.
+            // Without a listening socket of this process, another server could answer on the port.
             if self.addresses().is_empty() {
                 return if self.supervisor.has_ended() { Ok(Err(self.log_tail())) } else { Err(self.log_tail()) };
             }
@@ -200,42 +200,42 @@ impl AwsServer {
         })
     }
 
-    /// Where clients connect.
+    /// The port that clients connect to.
     pub fn port(&self) -> u16 {
         self.port.number
     }
 
-    /// `http://127.0.0.1:` and the port.
+    /// The URL that clients connect to.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port())
     }
 
-    /// The addresses on which it takes connections.
+    /// The addresses that the server listens on.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.supervisor.listening()
     }
 
-    /// Its files.
+    /// The folder with the server's files.
     pub fn folder(&self) -> &Path {
         self.supervisor.folder()
     }
 
-    /// The id of the process; 0 after [`AwsServer::kill`].
+    /// The process id, or 0 after [`AwsServer::kill`].
     pub fn pid(&self) -> u32 {
         self.supervisor.pid()
     }
 
-    /// Whether it has neither been killed nor paused.
+    /// Whether the server runs: it was neither killed nor paused.
     pub fn is_running(&self) -> bool {
         self.supervisor.is_running()
     }
 
-    /// Kills it with SIGKILL, and returns when it is gone, with all that it stored.
+    /// Kills the server with SIGKILL and waits until it has ended. All its data is lost.
     pub fn kill(&self) {
         self.supervisor.kill();
     }
 
-    /// Kills it if it runs, starts it on the same port, empty, and waits until it answers.
+    /// Kills the server if it runs, starts it without data on the same port, and waits until it answers.
     pub fn restart(&self) {
         self.kill();
         self.supervisor.start();
@@ -244,12 +244,12 @@ impl AwsServer {
         }
     }
 
-    /// Stops it with SIGSTOP: connections stay open and get no answer.
+    /// Stops the server with SIGSTOP. Connections stay open and get no answers.
     pub fn pause(&self) {
         self.supervisor.pause();
     }
 
-    /// Lets it go on.
+    /// Resumes the server after [`AwsServer::pause`].
     pub fn resume(&self) {
         self.supervisor.resume();
     }
@@ -260,7 +260,7 @@ impl AwsServer {
         call(self.port(), target, body)
     }
 
-    /// Like [`AwsServer::try_call`], and panics at anything but success.
+    /// Like [`AwsServer::try_call`]. Panics unless the status is 200.
     pub fn call(&self, target: &str, body: &str) -> String {
         match self.try_call(target, body) {
             Ok((200, answer)) => answer,
@@ -274,7 +274,7 @@ impl AwsServer {
     }
 }
 
-/// One call on a connection of its own.
+/// Makes one call on a new connection.
 pub(crate) fn call(port: u16, target: &str, body: &str) -> io::Result<(u16, String)> {
     let service = if target.starts_with("AmazonSQS") { "sqs" } else { "dynamodb" };
     let scope = format!("test/20260101/{REGION}/{service}/aws4_request");

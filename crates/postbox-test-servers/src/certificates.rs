@@ -1,11 +1,11 @@
-//! Certificates for TLS, made on the spot.
+//! Generated TLS certificates.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// An authority that nobody else knows, a certificate by it for `localhost` and 127.0.0.1, and one for a client. Two of
-/// these do not trust each other. All files are PEM, and go with the last copy of this.
+/// A new certificate authority, with a server certificate for `localhost` and 127.0.0.1 and a client certificate. Two
+/// values do not trust each other. All files are PEM, and are removed when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     folder: Arc<tempfile::TempDir>,
@@ -32,7 +32,7 @@ extendedKeyUsage = clientAuth
 ";
 
 impl Certificates {
-    /// Makes new keys and certificates, good for two days.
+    /// Generates new keys and certificates, which are valid for two days.
     pub fn generate() -> Certificates {
         let folder = tempfile::Builder::new().prefix("postbox-tls-").tempdir().expect("a temporary folder");
         let path = folder.path();

@@ -7,15 +7,15 @@ use crate::{Proxy, Redis, Reply};
 
 const SLOTS: usize = 16_384;
 
-/// A cluster whose primaries share the slots evenly. Nodes are numbered: the primaries first, then the replicas, where
-/// replica `primaries + i` copies primary `i % primaries`. Fail-overs change roles, not numbers; they need a majority of
-/// the primaries, so three at least.
+/// A Redis Cluster whose primaries have about the same number of slots. Nodes are numbered, the primaries first. Node
+/// `primaries + i` is a replica of primary `i % primaries`. A fail-over changes roles, not numbers. It needs a majority of
+/// the primaries, so at least three.
 pub struct RedisCluster {
     nodes: Vec<Redis>,
     proxies: Vec<Proxy>,
 }
 
-/// What a [`RedisCluster`] is started with.
+/// Options of a [`RedisCluster`].
 #[must_use]
 pub struct RedisClusterBuilder {
     primaries: usize,
@@ -26,55 +26,55 @@ pub struct RedisClusterBuilder {
     config: Vec<(String, String)>,
 }
 
-/// What one node thinks of one.
+/// A node, as another node describes it.
 #[derive(Debug)]
 struct View {
     node: usize,
-    /// The node that it copies.
-    copies: Option<usize>,
+    /// The primary, if the node is a replica.
+    primary: Option<usize>,
     slots: Vec<(usize, usize)>,
 }
 
 impl RedisClusterBuilder {
-    /// How many nodes have slots; 3.
+    /// Sets the number of primaries; 3 by default.
     pub fn primaries(mut self, primaries: usize) -> Self {
         self.primaries = primaries;
         self
     }
 
-    /// How many replicas each of them has; none.
+    /// Sets the number of replicas of each primary; 0 by default.
     pub fn replicas(mut self, replicas_per_primary: usize) -> Self {
         self.replicas = replicas_per_primary;
         self
     }
 
-    /// How long a node must be silent to count as down; one second. A busy machine needs more, unless the test is about
-    /// fail-over.
+    /// Sets the time after which a silent node counts as down; 1 s by default. Use more if the test is not about
+    /// fail-over, since a busy machine may delay a node.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// With a [`Proxy`] before each node, which is where the cluster sends its clients. Replicas follow through them as
-    /// well, but only [`Proxy::refuse`] has an effect on them.
+    /// Starts a [`Proxy`] in front of each node. The cluster announces the proxies to clients. Replicas connect through
+    /// the proxies too, but only [`Proxy::refuse`] affects them.
     pub fn proxied(mut self) -> Self {
         self.proxied = true;
         self
     }
 
-    /// The password of the default user.
+    /// Sets the password of the default user.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// A line of redis.conf for every node.
+    /// Adds a line to redis.conf of every node.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.config.push((name.into(), value.into()));
         self
     }
 
-    /// Starts it, and waits until every node says that all is well.
+    /// Starts the cluster and waits until every node reports that it is complete.
     pub fn start(self) -> RedisCluster {
         let nodes: Vec<Redis> = std::thread::scope(|scope| {
             let start = || {
@@ -82,7 +82,7 @@ impl RedisClusterBuilder {
                     .cluster()
                     .config("cluster-node-timeout", "1000")
                     .config("cluster-replica-validity-factor", "0")
-                    // A replica that has not heard anything yet does not exist for clients.
+                    // Clients are not told of a replica before its first ping from the primary, so ping every second.
                     .config("repl-ping-replica-period", "1");
                 if let Some(password) = &self.password {
                     node = node.password(password);
@@ -112,7 +112,7 @@ impl RedisClusterBuilder {
                 let (first, last) = (bound(index).to_string(), (bound(index + 1) - 1).to_string());
                 node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }
-            // Everyone meets everyone, which is faster than waiting for the rumours.
+            // Introducing each pair of nodes is faster than waiting for the gossip protocol.
             for other in &cluster.nodes[..index] {
                 let (port, bus) = (other.port().to_string(), other.bus_port().to_string());
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
@@ -120,16 +120,16 @@ impl RedisClusterBuilder {
         }
         for replica in self.primaries..cluster.nodes.len() {
             let primary = cluster.id(replica % self.primaries);
-            eventually("a replica's introduction", || {
+            eventually("making a node a replica", || {
                 match cluster.nodes[replica].try_command(&["CLUSTER", "REPLICATE", &primary]) {
                     Ok(Reply::Text(_)) => Ok(()),
-                    // It has not met its primary yet.
+                    // The replica does not know its primary yet.
                     other => Err(format!("{other:?}")),
                 }
             });
         }
         cluster.wait_until_ok();
-        // Nodes talk the less, the longer this is: it would have taken them longer to get here.
+        // Nodes with a longer timeout exchange fewer messages, so it is set only after the cluster is complete.
         for node in &cluster.nodes {
             node.configure("cluster-node-timeout", &self.node_timeout.as_millis().to_string());
         }
@@ -138,12 +138,12 @@ impl RedisClusterBuilder {
 }
 
 impl RedisCluster {
-    /// A cluster that notices a silent node after one second.
+    /// Starts a cluster in which a node counts as down after one second of silence.
     pub fn start(primaries: usize, replicas_per_primary: usize) -> RedisCluster {
         RedisCluster::builder().primaries(primaries).replicas(replicas_per_primary).start()
     }
 
-    /// A cluster with options.
+    /// Options for a cluster.
     pub fn builder() -> RedisClusterBuilder {
         RedisClusterBuilder {
             primaries: 3,
@@ -155,13 +155,13 @@ impl RedisCluster {
         }
     }
 
-    /// `redis+cluster://` with the password and all nodes, or their proxies.
+    /// A `redis+cluster://` URL with the password and all nodes or their proxies.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.ports().map(|port| format!("127.0.0.1:{port}")).collect();
         format!("redis+cluster://{}{}", self.nodes[0].credentials(), hosts.join(","))
     }
 
-    /// `redis://` with the password, for each node or its proxy.
+    /// A `redis://` URL with the password for each node or its proxy.
     pub fn urls(&self) -> Vec<String> {
         let credentials = self.nodes[0].credentials();
         self.ports().map(|port| format!("redis://{credentials}127.0.0.1:{port}")).collect()
@@ -171,7 +171,7 @@ impl RedisCluster {
         (0..self.nodes.len()).map(|node| self.port(node))
     }
 
-    /// Where clients of a node connect.
+    /// The port that clients of a node connect to.
     fn port(&self, node: usize) -> u16 {
         self.proxies.get(node).map_or(self.nodes[node].port(), Proxy::port)
     }
@@ -186,7 +186,7 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// The proxy before a node.
+    /// The proxy in front of a node.
     pub fn proxy(&self, node: usize) -> &Proxy {
         self.proxies.get(node).expect("a cluster that was built with proxies")
     }
@@ -196,22 +196,22 @@ impl RedisCluster {
         self.running().command(&["CLUSTER", "KEYSLOT", key]).parse().expect("a slot")
     }
 
-    /// The number of the node that has a slot.
+    /// The number of the primary that owns a slot.
     pub fn primary_of_slot(&self, slot: usize) -> usize {
         let views = self.views(self.running()).expect("a view of the cluster");
         let owner = views.iter().find(|view| view.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot)));
-        owner.expect("a slot that a node has").node
+        owner.expect("a slot with an owner").node
     }
 
-    /// The number of the node that has a key.
+    /// The number of the primary that owns a key's slot.
     pub fn primary_of_key(&self, key: &str) -> usize {
         self.primary_of_slot(self.slot_of(key))
     }
 
-    /// The numbers of the nodes that copy a node.
+    /// The numbers of a primary's replicas.
     pub fn replicas_of(&self, primary: usize) -> Vec<usize> {
         let views = self.views(self.running()).expect("a view of the cluster");
-        views.iter().filter(|view| view.copies == Some(primary)).map(|view| view.node).collect()
+        views.iter().filter(|view| view.primary == Some(primary)).map(|view| view.node).collect()
     }
 
     /// Kills a node with SIGKILL.
@@ -219,15 +219,15 @@ impl RedisCluster {
         self.nodes[node].kill();
     }
 
-    /// Starts a node again, with its files.
+    /// Restarts a node with its files.
     pub fn restart(&self, node: usize) {
         self.nodes[node].restart();
     }
 
-    /// Waits until all nodes that run say that all is well, agree on which node has which slot, give each slot to a node that
-    /// runs, and have their copies.
+    /// Waits until the cluster is complete: all running nodes report the state `ok` and agree on the owner of each slot,
+    /// all owners run, and all replicas have copied their primary's data.
     pub fn wait_until_ok(&self) {
-        eventually("a cluster that is well", || {
+        eventually("a complete cluster", || {
             let mut agreed: Option<Vec<(usize, usize, usize)>> = None;
             let running: Vec<usize> = (0..self.nodes.len()).filter(|node| self.nodes[*node].is_running()).collect();
             for &index in &running {
@@ -242,13 +242,13 @@ impl RedisCluster {
                     return Err(format!("node {index} does not know node {unknown}"));
                 }
                 for view in &views {
-                    let copies_one_that_runs = view.copies.is_some_and(|primary| running.contains(&primary));
+                    let primary_runs = view.primary.is_some_and(|primary| running.contains(&primary));
                     let wrong = match running.contains(&view.node) {
-                        true => view.slots.is_empty() && !copies_one_that_runs,
+                        true => view.slots.is_empty() && !primary_runs,
                         false => !view.slots.is_empty(),
                     };
                     if wrong {
-                        return Err(format!("node {index} thinks {view:?}, and only {running:?} run"));
+                        return Err(format!("node {index} reports {view:?}, and only {running:?} run"));
                     }
                 }
                 let mut slots: Vec<(usize, usize, usize)> = views
@@ -260,15 +260,15 @@ impl RedisCluster {
                     return Err(format!("node {index} knows only {slots:?}"));
                 }
                 if agreed.get_or_insert_with(|| slots.clone()) != &slots {
-                    return Err(format!("{agreed:?} and, for node {index}, {slots:?}"));
+                    return Err(format!("nodes disagree: {agreed:?}, and for node {index} {slots:?}"));
                 }
-                // What clients are told; replicas appear in it a little later than in the views.
-                let told = ask(&["CLUSTER", "SLOTS"]).map_err(|error| error.to_string())?;
+                // Clients read CLUSTER SLOTS, in which replicas appear later than in CLUSTER NODES.
+                let slots = ask(&["CLUSTER", "SLOTS"]).map_err(|error| error.to_string())?;
                 if let Some(port) = running.iter().map(|node| self.port(*node).to_string()).find(|port| {
-                    // No slot has so high a number.
-                    !told.lines().any(|line| line == port)
+                    // Ports are greater than slot numbers, so a line with this number is a port.
+                    !slots.lines().any(|line| line == port)
                 }) {
-                    return Err(format!("node {index} does not tell of {port}: {told}"));
+                    return Err(format!("node {index} does not tell clients of port {port}: {slots}"));
                 }
                 let replication = ask(&["INFO", "replication"]).map_err(|error| error.to_string())?;
                 if replication.contains("master_link_status:down") {
@@ -282,7 +282,7 @@ impl RedisCluster {
     /// Begins to move a slot to another primary.
     pub fn begin_migration(&self, slot: usize, to: usize) -> SlotMigration<'_> {
         let from = self.primary_of_slot(slot);
-        assert_ne!(from, to, "the slot is there already");
+        assert_ne!(from, to, "the target owns the slot already");
         let migration = SlotMigration { cluster: self, slot: slot.to_string(), from, to };
         self.nodes[to].command(&["CLUSTER", "SETSLOT", &migration.slot, "IMPORTING", &self.id(from)]);
         self.nodes[from].command(&["CLUSTER", "SETSLOT", &migration.slot, "MIGRATING", &self.id(to)]);
@@ -301,13 +301,13 @@ impl RedisCluster {
     }
 
     fn running(&self) -> &Redis {
-        self.nodes.iter().find(|node| node.is_running()).expect("a node that runs")
+        self.nodes.iter().find(|node| node.is_running()).expect("a running node")
     }
 
-    /// What a node thinks of all that it knows.
+    /// All nodes that a node knows, as it describes them.
     fn views(&self, node: &Redis) -> Result<Vec<View>, String> {
         let table = node.try_command(&["CLUSTER", "NODES"]).map_err(|error| error.to_string())?.to_string();
-        // id ip:port@bus-port flags primary ping pong epoch link slots…
+        // Each line: id ip:port@bus-port flags primary ping pong epoch link slots…
         let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split(' ').collect()).collect();
         let number = |row: &Vec<&str>| {
             let bus: u16 = row.get(1)?.split(['@', ',']).nth(1)?.parse().ok()?;
@@ -315,21 +315,21 @@ impl RedisCluster {
         };
         rows.iter()
             .map(|row| {
-                let node = number(row).ok_or_else(|| format!("a stranger in {table}"))?;
-                let copies = rows.iter().find(|primary| primary[0] == row[3]).and_then(number);
-                // In brackets are slots on their way.
+                let node = number(row).ok_or_else(|| format!("an unknown node in {table}"))?;
+                let primary = rows.iter().find(|primary| primary[0] == row[3]).and_then(number);
+                // Slots in brackets are being migrated.
                 let slots = row[8..].iter().filter(|slots| !slots.starts_with('[')).map(|slots| {
                     let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
                     (first.parse().expect("a slot"), last.parse().expect("a slot"))
                 });
-                Ok(View { node, copies, slots: slots.collect() })
+                Ok(View { node, primary, slots: slots.collect() })
             })
             .collect()
     }
 }
 
-/// A slot between two nodes: the old one has it and redirects (ASK) for keys that it does not have any more.
-#[must_use = "the slot stays between the nodes"]
+/// A slot that is being migrated. The old owner redirects requests for keys that it has moved (ASK).
+#[must_use = "the migration must be finished"]
 pub struct SlotMigration<'a> {
     cluster: &'a RedisCluster,
     slot: String,
@@ -338,7 +338,7 @@ pub struct SlotMigration<'a> {
 }
 
 impl SlotMigration<'_> {
-    /// The keys that have not been moved.
+    /// The keys that are not moved yet.
     pub fn keys(&self) -> Vec<String> {
         let keys = self.cluster.nodes[self.from].command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "1000000"]);
         keys.lines().map(Into::into).collect()
@@ -355,14 +355,14 @@ impl SlotMigration<'_> {
         from.command(&command);
     }
 
-    /// Moves all keys that are there.
+    /// Moves all remaining keys.
     pub fn move_keys(&self) {
         for key in self.keys() {
             self.move_key(&key);
         }
     }
 
-    /// Gives the slot to the new node, and waits until all know. The keys must have been moved.
+    /// Makes the target the owner of the slot, and waits until all nodes know. All keys must have been moved.
     pub fn finish(self) {
         let id = self.cluster.id(self.to);
         let others = (0..self.cluster.nodes.len()).filter(|node| ![self.from, self.to].contains(node));

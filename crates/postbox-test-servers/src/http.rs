@@ -1,17 +1,17 @@
-//! HTTP/1.1, as far as a client and a server of AWS's JSON interfaces need it.
+//! The subset of HTTP/1.1 that AWS's JSON interfaces need.
 
 use std::io::{self, BufRead, Read as _, Write};
 
 /// A request or a reply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Message {
-    /// The request line, or the status line.
+    /// The request line or the status line.
     pub(crate) line: String,
     pub(crate) headers: Headers,
     pub(crate) body: Vec<u8>,
 }
 
-/// Names are compared without regard to case.
+/// Names and values. Names are compared without regard to case.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headers(pub(crate) Vec<(String, String)>);
 
@@ -39,7 +39,7 @@ fn invalid(reason: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-/// A line without its end; none when there is nothing more.
+/// Reads a line without its line end. Returns `None` at the end of the stream.
 fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     from.read_until(b'\n', &mut bytes)?;
@@ -81,8 +81,8 @@ fn chunks(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
 }
 
 impl Message {
-    /// The next message; none at the end of the connection. A chunked body comes as a whole, with its length. A body
-    /// whose end is not marked is the rest of the connection in a reply, and empty in a request.
+    /// Reads the next message. Returns `None` at the end of the connection. A chunked body is decoded. Without a length,
+    /// the body of a reply is the rest of the connection, and the body of a request is empty.
     pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Option<Message>> {
         let Some(first) = line(from)? else { return Ok(None) };
         let mut message = Message { line: first, ..Message::default() };
@@ -110,7 +110,7 @@ impl Message {
         Ok(Some(message))
     }
 
-    /// Writes it with its length.
+    /// Writes the message with a `content-length` header.
     pub(crate) fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let mut bytes = format!("{}\r\n", self.line).into_bytes();
         for (name, value) in &self.headers.0 {
@@ -123,12 +123,12 @@ impl Message {
         to.write_all(&bytes)
     }
 
-    /// Of a reply.
+    /// The status code, if this is a reply.
     pub(crate) fn status(&self) -> Option<u16> {
         self.line.strip_prefix("HTTP/")?.split(' ').nth(1)?.parse().ok()
     }
 
-    /// Whether the connection is good for another message after this one.
+    /// Whether the connection stays open for another message.
     pub(crate) fn keeps_alive(&self) -> bool {
         if self.line.starts_with("HTTP/1.0") || self.line.ends_with("HTTP/1.0") {
             self.headers.has("connection", "keep-alive")

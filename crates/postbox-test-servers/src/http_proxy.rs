@@ -1,4 +1,4 @@
-//! A network with faults, between a client of AWS and a server.
+//! An HTTP proxy that applies faults to requests between an AWS client and a server.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,18 +9,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::aws::call;
-use crate::door::Door;
 use crate::http::{Headers, Message};
+use crate::listener::Listener;
 use crate::supervisor::{eventually, lock};
 
-/// A request that came to an [`HttpProxy`].
+/// A request that reached an [`HttpProxy`].
 #[derive(Clone, Debug)]
 pub struct HttpRequest {
-    /// The operation, such as `SendMessageBatch`; the request line if no header names it.
+    /// The operation, such as `SendMessageBatch`, or the request line if no header names an operation.
     pub operation: String,
-    /// Names and values.
+    /// Names and values of the headers.
     pub headers: Vec<(String, String)>,
-    /// As it came.
+    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl HttpRequest {
         HttpRequest { operation: operation.into(), headers: message.headers.0.clone(), body: message.body.clone() }
     }
 
-    /// Whether it asks for an operation, of one entry or of several: `SendMessage` is `SendMessageBatch` too.
+    /// Whether this is the operation or its batch form: `SendMessage` matches `SendMessageBatch` too.
     pub fn is(&self, operation: &str) -> bool {
         is(&self.operation, operation)
     }
@@ -49,57 +49,58 @@ fn is(asked: &str, operation: &str) -> bool {
     asked.strip_prefix(operation).is_some_and(|rest| rest.is_empty() || rest == "Batch")
 }
 
-/// What becomes of a request.
+/// What an [`HttpProxy`] does with a request.
 pub enum Fate {
-    /// It passes, and so does its reply.
+    /// Forward the request and the reply.
     Pass,
-    /// This is the reply; the server hears of nothing.
+    /// Send this reply to the client. The request does not reach the server.
     Answer {
         /// The HTTP status.
         status: u16,
-        /// Names and values, besides the length.
+        /// Names and values of the headers, without the content length.
         headers: Vec<(String, String)>,
         /// The body.
         body: Vec<u8>,
     },
-    /// The connection is closed; the server hears of nothing.
+    /// Close the connection. The request does not reach the server.
     DropRequest,
-    /// The server acts, then the connection is closed instead of a reply.
+    /// Forward the request, and close the connection instead of forwarding the reply.
     DropReply,
-    /// It passes later.
+    /// Forward the request after a delay.
     Delay(Duration),
-    /// It passes after [`HttpProxy::calm`], or goes with its connection.
+    /// Hold the request until [`HttpProxy::clear_faults`]. It is lost if the client closes the connection before.
     Stall,
-    /// The server acts, and the reply passes after [`HttpProxy::calm`], or goes with its connection.
+    /// Forward the request, and hold the reply until [`HttpProxy::clear_faults`]. The reply is lost if the client closes the
+    /// connection before.
     StallReply,
-    /// It passes with another body.
+    /// Forward the request with this body.
     Rewrite(Vec<u8>),
-    /// It passes; the body of its reply is what this makes of it.
+    /// Forward the request, and replace the body of the reply by the result of this function.
     RewriteReply(Box<dyn FnOnce(Vec<u8>) -> Vec<u8> + Send>),
 }
 
 impl Fate {
-    /// SQS does not take as many requests.
+    /// The error by which SQS throttles requests.
     pub fn throttled() -> Fate {
         Fate::error(400, "com.amazonaws.sqs#", "RequestThrottled", "Sender", "Request is throttled.")
     }
 
-    /// DynamoDB does not take as many requests.
+    /// The error by which DynamoDB throttles requests.
     pub fn table_throttled() -> Fate {
         Fate::error(400, "com.amazon.coral.availability#", "ThrottlingException", "Sender", "Rate exceeded")
     }
 
-    /// The service is not there for a while.
+    /// The error of a service that is unavailable for a time.
     pub fn unavailable() -> Fate {
         Fate::error(503, "", "ServiceUnavailable", "Receiver", "Service is unable to handle request.")
     }
 
-    /// The service failed.
+    /// The error of a failure within the service.
     pub fn internal() -> Fate {
         Fate::error(500, "", "InternalFailure", "Receiver", "We encountered an internal error. Please try again.")
     }
 
-    /// As the JSON protocol has it, with the header by which SQS repeats the code of its older protocol.
+    /// An error in the JSON protocol, with the header in which SQS repeats the error code of its older query protocol.
     fn error(status: u16, space: &str, code: &str, fault: &str, message: &str) -> Fate {
         let headers = [
             ("content-type", "application/x-amz-json-1.0".into()),
@@ -127,31 +128,31 @@ impl fmt::Debug for Fate {
     }
 }
 
-/// An HTTP proxy on a free port of the loopback address, before an [`AwsServer`](crate::AwsServer). It passes on what
-/// comes, unless the function given to [`HttpProxy::on`] decides otherwise. Connections are kept open, and end with those
-/// of the client.
+/// An HTTP proxy on a free port of the loopback address, in front of an [`AwsServer`](crate::AwsServer). It forwards all
+/// requests, unless the function given to [`HttpProxy::on`] returns another [`Fate`]. A connection to the server is kept
+/// open until the client closes its connection.
 ///
 /// ```
 /// use postbox_test_servers::{Fate, HttpProxy, Ministack};
 ///
 /// let server = Ministack::start();
 /// let proxy = HttpProxy::start(server.port());
-/// // The first send is done, and its reply lost.
+/// // The first send reaches the server, and its reply is lost.
 /// let mut first = true;
 /// proxy.on(move |request| match request.operation.as_str() {
 ///     "SendMessage" if std::mem::take(&mut first) => Fate::DropReply,
 ///     _ => Fate::Pass,
 /// });
 /// # let call = |operation: &str, body: &str| proxy.try_call(&format!("AmazonSQS.{operation}"), body);
-/// # let url = format!("{}/000000000000/letters", proxy.endpoint());
+/// # let url = format!("{}/000000000000/jobs", proxy.endpoint());
 /// # let message = format!(r#"{{"QueueUrl":"{url}","MessageBody":"hello"}}"#);
-/// # call("CreateQueue", r#"{"QueueName":"letters"}"#).unwrap();
+/// # call("CreateQueue", r#"{"QueueName":"jobs"}"#).unwrap();
 /// assert!(call("SendMessage", &message).is_err());
 /// assert!(call("SendMessage", &message).is_ok());
 /// assert_eq!(proxy.count("SendMessage"), 2);
 /// ```
 pub struct HttpProxy {
-    door: Door,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
@@ -165,35 +166,35 @@ struct Shared {
 struct State {
     target: u16,
     hook: Option<Arc<Mutex<Hook>>>,
-    /// The operations that came.
+    /// The operations of all requests.
     log: Vec<String>,
     stalled: bool,
-    /// How often it was calmed.
-    calms: usize,
+    /// Number of calls of [`HttpProxy::clear_faults`].
+    clears: usize,
     held: usize,
-    links: HashMap<usize, Link>,
-    next_link: usize,
+    connections: HashMap<usize, Connection>,
+    next_connection: usize,
 }
 
-/// A client's connection and, while there is one, its counterpart.
-struct Link {
+/// A client's connection to the proxy, and the proxy's connection to the server if there is one.
+struct Connection {
     client: TcpStream,
     server: Option<TcpStream>,
     closed: bool,
-    /// The client has closed it. What it asked for before still reaches the server.
-    left: bool,
-    /// The server has the whole request.
-    asked: bool,
+    /// The client has closed the connection. Requests that it sent before are still forwarded.
+    client_closed: bool,
+    /// The server has received a whole request and has not replied.
+    awaiting_reply: bool,
 }
 
-impl Link {
+impl Connection {
     fn is_open(&self) -> bool {
-        !self.closed && !self.left
+        !self.closed && !self.client_closed
     }
 
-    /// Nobody waits for the reply any more.
-    fn leave(&mut self) {
-        if self.left && self.asked {
+    /// Closes the connection if the client has closed its side and the server has the whole request.
+    fn close_if_abandoned(&mut self) {
+        if self.client_closed && self.awaiting_reply {
             self.close();
         }
     }
@@ -208,115 +209,115 @@ impl Link {
 }
 
 impl HttpProxy {
-    /// Before a port of the loopback address.
+    /// Starts a proxy in front of a port of the loopback address.
     pub fn start(target: u16) -> HttpProxy {
         let state = State {
             target,
             hook: None,
             log: Vec::new(),
             stalled: false,
-            calms: 0,
+            clears: 0,
             held: 0,
-            links: HashMap::new(),
-            next_link: 0,
+            connections: HashMap::new(),
+            next_connection: 0,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let door = Door::open({
+        let listener = Listener::open({
             let shared = shared.clone();
-            move |client| shared.link(client)
+            move |client| shared.add_connection(client)
         });
-        HttpProxy { door, shared }
+        HttpProxy { listener, shared }
     }
 
-    /// Where clients connect.
+    /// The port that clients connect to.
     pub fn port(&self) -> u16 {
-        self.door.port()
+        self.listener.port()
     }
 
-    /// `http://127.0.0.1:` and the port.
+    /// The URL that clients connect to.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port())
     }
 
-    /// Requests go to another port from now on.
+    /// Sends all later requests to another port.
     pub fn retarget(&self, target: u16) {
         self.change(|state| {
             state.target = target;
-            // Those who wait for a reply lose it.
-            state.links.values().flat_map(|link| &link.server).for_each(|server| {
+            // Requests that are under way lose their replies.
+            state.connections.values().flat_map(|connection| &connection.server).for_each(|server| {
                 let _ = server.shutdown(Shutdown::Both);
             });
         });
     }
 
-    /// Decides about every request from now on, one after the other, instead of what decided before.
+    /// Calls `hook` for every later request, one at a time. It replaces the previous hook.
     pub fn on(&self, hook: impl FnMut(&HttpRequest) -> Fate + Send + 'static) {
         self.change(|state| state.hook = Some(Arc::new(Mutex::new(hook))));
     }
 
-    /// Everything passes from now on, and so does what [`Fate::Stall`] and [`Fate::StallReply`] hold.
-    pub fn calm(&self) {
+    /// Removes the hook, and forwards everything that [`Fate::Stall`] and [`Fate::StallReply`] hold.
+    pub fn clear_faults(&self) {
         self.change(|state| {
             state.hook = None;
-            state.calms += 1;
+            state.clears += 1;
         });
     }
 
-    /// Holds all requests and replies that come, until it is told not to.
+    /// Holds all requests and replies, until it is called with `false`.
     pub fn stall(&self, stalled: bool) {
         self.change(|state| state.stalled = stalled);
     }
 
     /// Closes all connections. New ones are accepted.
     pub fn cut(&self) {
-        self.door.catch_up();
-        self.change(|state| state.links.values_mut().for_each(Link::close));
+        self.listener.accept_pending();
+        self.change(|state| state.connections.values_mut().for_each(Connection::close));
     }
 
-    /// Listens no more, so that who connects is refused, until it is told not to. Open connections stay.
+    /// Stops listening, so that new connections are refused, until it is called with `false`. Open connections stay open.
     pub fn refuse(&self, refused: bool) {
-        if refused { self.door.refuse() } else { self.door.accept() }
+        if refused { self.listener.refuse() } else { self.listener.accept() }
     }
 
-    /// Calls an operation through the proxy, as [`AwsServer::try_call`](crate::AwsServer::try_call) does without.
+    /// Calls an operation through the proxy, like [`AwsServer::try_call`](crate::AwsServer::try_call).
     pub fn try_call(&self, target: &str, body: &str) -> io::Result<(u16, String)> {
         call(self.port(), target, body)
     }
 
-    /// The operations that came, in their order, also those that did not pass.
+    /// The operations of all requests in order, including those that were not forwarded.
     pub fn requests(&self) -> Vec<String> {
         lock(&self.shared.state).log.clone()
     }
 
-    /// How often an operation came, [of one entry or of several](HttpRequest::is).
+    /// Number of requests for an operation [or its batch form](HttpRequest::is).
     pub fn count(&self, operation: &str) -> usize {
         lock(&self.shared.state).log.iter().filter(|other| is(other, operation)).count()
     }
 
-    /// Forgets what came.
+    /// Clears the list of requests.
     pub fn reset_counts(&self) {
         self.change(|state| state.log.clear());
     }
 
-    /// Waits until an operation has come as often.
+    /// Waits for `count` requests for an operation.
     pub fn wait_for(&self, operation: &str, count: usize) {
         eventually(&format!("{count} times {operation}"), || {
-            if self.count(operation) >= count { Ok(()) } else { Err(format!("{:?} came", self.requests())) }
+            if self.count(operation) >= count { Ok(()) } else { Err(format!("requests: {:?}", self.requests())) }
         });
     }
 
-    /// Waits until as many requests and replies are held, by [`Fate::Stall`], [`Fate::StallReply`], [`Fate::Delay`] or
+    /// Waits until `count` requests and replies are held by [`Fate::Stall`], [`Fate::StallReply`], [`Fate::Delay`] or
     /// [`HttpProxy::stall`].
     pub fn wait_until_held(&self, count: usize) {
-        eventually(&format!("{count} that are held"), || match lock(&self.shared.state).held {
+        eventually(&format!("{count} held requests and replies"), || match lock(&self.shared.state).held {
             held if held >= count => Ok(()),
-            held => Err(format!("{held} are")),
+            held => Err(format!("{held} are held")),
         });
     }
 
-    /// How many connections are open.
+    /// Number of open connections.
     pub fn open(&self) -> usize {
-        lock(&self.shared.state).links.values().filter(|link| link.is_open()).count()
+        lock(&self.shared.state).connections.values().filter(|connection| connection.is_open()).count()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -327,52 +328,55 @@ impl HttpProxy {
 
 impl Drop for HttpProxy {
     fn drop(&mut self) {
-        self.door.close();
-        self.change(|state| state.links.values_mut().for_each(Link::close));
+        self.listener.close();
+        self.change(|state| state.connections.values_mut().for_each(Connection::close));
     }
 }
 
-/// The link is at its end.
+/// The connection has ended.
 struct Closed;
 
 impl Shared {
-    fn link(self: &Arc<Self>, client: TcpStream) {
+    fn add_connection(self: &Arc<Self>, client: TcpStream) {
         client.set_nodelay(true).expect("a socket");
         let copy = || client.try_clone().expect("a socket");
-        let (requests, coming) = mpsc::channel();
+        let (sender, requests) = mpsc::channel();
         let mut reader = BufReader::new(copy());
         let mut state = lock(&self.state);
-        let number = state.next_link;
-        state.next_link += 1;
-        let carrier = Carrier { shared: self.clone(), number, client: copy(), server: None };
-        state.links.insert(number, Link { client, server: None, closed: false, left: false, asked: false });
+        let number = state.next_connection;
+        state.next_connection += 1;
+        let forwarder = Forwarder { shared: self.clone(), number, client: copy(), server: None };
+        state.connections.insert(
+            number,
+            Connection { client, server: None, closed: false, client_closed: false, awaiting_reply: false },
+        );
         drop(state);
-        // Reads on while a request is under way, so that a client that closes its connection is noticed.
+        // This thread keeps reading while a request is under way, to notice when the client closes the connection.
         std::thread::spawn({
             let shared = self.clone();
             move || {
                 while let Ok(Some(request)) = Message::read(&mut reader) {
-                    if requests.send(request).is_err() {
+                    if sender.send(request).is_err() {
                         break;
                     }
                 }
-                shared.change(number, |link| {
-                    link.left = true;
-                    link.leave();
+                shared.change(number, |connection| {
+                    connection.client_closed = true;
+                    connection.close_if_abandoned();
                 });
             }
         });
-        std::thread::spawn(move || carrier.run(&coming));
+        std::thread::spawn(move || forwarder.run(&requests));
     }
 
-    fn change(&self, number: usize, change: impl FnOnce(&mut Link)) {
-        if let Some(link) = lock(&self.state).links.get_mut(&number) {
-            change(link);
+    fn change(&self, number: usize, change: impl FnOnce(&mut Connection)) {
+        if let Some(connection) = lock(&self.state).connections.get_mut(&number) {
+            change(connection);
         }
         self.changed.notify_all();
     }
 
-    /// Waits while a link is open and the condition holds, and at most for a while.
+    /// Waits while the condition holds, for at most `limit`. Fails when the connection ends.
     fn hold(&self, number: usize, limit: Option<Duration>, condition: impl Fn(&State) -> bool) -> Result<(), Closed> {
         let end = limit.map(|limit| Instant::now() + limit);
         let mut state = lock(&self.state);
@@ -382,7 +386,7 @@ impl Shared {
             if left == Some(Duration::ZERO) || !condition(&state) {
                 break Ok(());
             }
-            if !state.links.get(&number).is_some_and(Link::is_open) {
+            if !state.connections.get(&number).is_some_and(Connection::is_open) {
                 break Err(Closed);
             }
             state.held += usize::from(!std::mem::replace(&mut held, true));
@@ -400,33 +404,33 @@ impl Shared {
     }
 }
 
-/// Carries the requests of one client to the server, and the replies back.
-struct Carrier {
+/// Forwards the requests of one client to the server, and the replies to the client.
+struct Forwarder {
     shared: Arc<Shared>,
     number: usize,
     client: TcpStream,
     server: Option<BufReader<TcpStream>>,
 }
 
-impl Carrier {
+impl Forwarder {
     fn run(mut self, requests: &Receiver<Message>) {
         for request in requests {
             let last = !request.keeps_alive();
-            if self.carry(request).is_err() || last {
+            if self.forward(request).is_err() || last {
                 break;
             }
         }
     }
 
-    fn carry(&mut self, mut message: Message) -> Result<(), Closed> {
+    fn forward(&mut self, mut message: Message) -> Result<(), Closed> {
         let request = HttpRequest::new(&message);
-        let (hook, calms) = {
+        let (hook, clears) = {
             let mut state = lock(&self.shared.state);
             state.log.push(request.operation.clone());
-            (state.hook.clone(), state.calms)
+            (state.hook.clone(), state.clears)
         };
         let fate = hook.map_or(Fate::Pass, |hook| lock(&hook)(&request));
-        let until_calm = |state: &State| state.calms == calms;
+        let until_cleared = |state: &State| state.clears == clears;
         let reply = match fate {
             Fate::Pass => self.pass(message)?,
             Fate::Answer { status, headers, body } => {
@@ -443,12 +447,12 @@ impl Carrier {
                 self.pass(message)?
             }
             Fate::Stall => {
-                self.shared.hold(self.number, None, until_calm)?;
+                self.shared.hold(self.number, None, until_cleared)?;
                 self.pass(message)?
             }
             Fate::StallReply => {
                 let reply = self.pass(message)?;
-                self.shared.hold(self.number, None, until_calm)?;
+                self.shared.hold(self.number, None, until_cleared)?;
                 reply
             }
             Fate::Rewrite(body) => {
@@ -469,13 +473,13 @@ impl Carrier {
         self.shared.hold(self.number, None, |state| state.stalled)
     }
 
-    /// The reply of the server, as one of a connection that is kept.
+    /// Forwards a request and returns the reply, without the headers that close a connection.
     fn pass(&mut self, mut request: Message) -> Result<Message, Closed> {
         self.hold_while_stalled()?;
         request.headers.remove("connection");
         let server = self.server()?;
         request.write(server.get_mut()).map_err(|_| Closed)?;
-        self.asked(true);
+        self.set_awaiting_reply(true);
         let server = self.server.as_mut().ok_or(Closed)?;
         let mut reply = loop {
             let reply = Message::read(server).ok().flatten().ok_or(Closed)?;
@@ -483,7 +487,7 @@ impl Carrier {
                 break reply;
             }
         };
-        self.asked(false);
+        self.set_awaiting_reply(false);
         if !reply.keeps_alive() {
             self.server = None;
         }
@@ -496,14 +500,14 @@ impl Carrier {
         Ok(reply)
     }
 
-    fn asked(&self, asked: bool) {
-        self.shared.change(self.number, |link| {
-            link.asked = asked;
-            link.leave();
+    fn set_awaiting_reply(&self, awaiting_reply: bool) {
+        self.shared.change(self.number, |connection| {
+            connection.awaiting_reply = awaiting_reply;
+            connection.close_if_abandoned();
         });
     }
 
-    /// The connection to the server, a new one if there is none that the server keeps.
+    /// The connection to the server. Opens a new one if the server has closed the last one.
     fn server(&mut self) -> Result<&mut BufReader<TcpStream>, Closed> {
         let kept = self.server.take().filter(|server| is_quiet(server.get_ref()));
         let server = match kept {
@@ -512,8 +516,9 @@ impl Carrier {
                 let mut state = lock(&self.shared.state);
                 let stream = TcpStream::connect(("127.0.0.1", state.target)).map_err(|_| Closed)?;
                 stream.set_nodelay(true).expect("a socket");
-                let link = state.links.get_mut(&self.number).filter(|link| !link.closed).ok_or(Closed)?;
-                link.server = Some(stream.try_clone().expect("a socket"));
+                let connection =
+                    state.connections.get_mut(&self.number).filter(|connection| !connection.closed).ok_or(Closed)?;
+                connection.server = Some(stream.try_clone().expect("a socket"));
                 BufReader::new(stream)
             }
         };
@@ -521,15 +526,15 @@ impl Carrier {
     }
 }
 
-/// However it ends: a function that decides may panic.
-impl Drop for Carrier {
+/// Closes the connection on drop, since the hook may panic.
+impl Drop for Forwarder {
     fn drop(&mut self) {
-        self.shared.change(self.number, Link::close);
-        lock(&self.shared.state).links.remove(&self.number);
+        self.shared.change(self.number, Connection::close);
+        lock(&self.shared.state).connections.remove(&self.number);
     }
 }
 
-/// Whether a connection is open and has nothing to say.
+/// Whether a connection is open and has no bytes to read.
 fn is_quiet(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).expect("a socket");
     let quiet = matches!(stream.peek(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);

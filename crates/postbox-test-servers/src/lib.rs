@@ -1,10 +1,12 @@
-//! Servers and a faulty network for the tests of Postbox's backends: real `redis-server` processes, alone ([`Redis`]), as
-//! a cluster ([`RedisCluster`]) or watched by sentinels ([`RedisSentinel`]), and a TCP proxy that loses, holds and delays
-//! what passes ([`Proxy`]); servers that speak for AWS ([`Moto`], [`Ministack`], [`DynamoDbLocal`]), and an HTTP proxy
-//! that decides about every request ([`HttpProxy`]).
+//! Servers and faulty networks for the tests of Postbox's backends.
 //!
-//! Everything is on free ports of the loopback address and ends with the process that started it, however that ends. What
-//! does not come up panics and shows the server's log; nothing is skipped.
+//! - Redis: real `redis-server` processes, alone ([`Redis`]), as a cluster ([`RedisCluster`]) or with sentinels
+//!   ([`RedisSentinel`]). [`Proxy`] is a TCP proxy that loses, holds and delays requests and replies.
+//! - AWS: servers with the interfaces of SQS and DynamoDB ([`Moto`], [`Ministack`], [`DynamoDbLocal`]). [`HttpProxy`] is
+//!   an HTTP proxy that applies a fault to each request.
+//!
+//! All servers listen on free ports of the loopback address. They end with the process that started them, also if it is
+//! killed. A server that does not start causes a panic with its log. No test is skipped.
 //!
 //! ```
 //! let redis = postbox_test_servers::Redis::start();
@@ -15,9 +17,9 @@
 mod aws;
 mod certificates;
 mod cluster;
-mod door;
 mod http;
 mod http_proxy;
+mod listener;
 mod proxy;
 mod redis;
 mod resp;
@@ -37,7 +39,7 @@ pub use redis::{Redis, RedisBuilder, RedisVersion};
 pub use resp::{Client, Reply};
 pub use sentinel::RedisSentinel;
 
-/// The folder of a server of `servers.txt`, by the beginning of its name.
+/// The folder of an installed server: the first one in `servers.txt` whose name starts with `name`.
 fn installed(name: &str) -> PathBuf {
     let folders = include_str!("../servers.txt").lines().filter_map(|line| line.split(' ').next());
     let folder = folders.into_iter().find(|folder| folder.starts_with(name)).expect("a server of the list");
@@ -49,8 +51,8 @@ fn installed(name: &str) -> PathBuf {
     cache.join(folder)
 }
 
-/// The URL of a server that tests share: that of `POSTBOX_TEST_REDIS`, which `./test` sets, or one of this process. Use
-/// names that nobody else uses, and change no settings.
+/// The URL of a server that tests share. It is `POSTBOX_TEST_REDIS`, which `./test` sets, or a server that this process
+/// starts. Tests must use unique names and must not change settings.
 pub fn shared_redis() -> &'static str {
     static SHARED: OnceLock<(String, Option<Redis>)> = OnceLock::new();
     let (url, _) = SHARED.get_or_init(|| match std::env::var("POSTBOX_TEST_REDIS") {
@@ -63,14 +65,14 @@ pub fn shared_redis() -> &'static str {
     url
 }
 
-/// The URL of a cluster that tests share, like [`shared_redis`]: that of `POSTBOX_TEST_REDIS_CLUSTER`, or three primaries
-/// with a replica each.
+/// The URL of a cluster that tests share, like [`shared_redis`]. It is `POSTBOX_TEST_REDIS_CLUSTER`, or a cluster of three
+/// primaries with one replica each that this process starts.
 pub fn shared_cluster() -> &'static str {
     static SHARED: OnceLock<(String, Option<RedisCluster>)> = OnceLock::new();
     let (url, _) = SHARED.get_or_init(|| match std::env::var("POSTBOX_TEST_REDIS_CLUSTER") {
         Ok(url) => (url, None),
         Err(_) => {
-            let cluster = calm_cluster();
+            let cluster = stable_cluster();
             (cluster.url(), Some(cluster))
         }
     });
@@ -95,24 +97,24 @@ macro_rules! shared_aws_server {
 }
 
 shared_aws_server! {
-    /// The endpoint of a [`Moto`] that tests share, like [`shared_redis`]: that of `POSTBOX_TEST_MOTO`, or one of this
-    /// process.
+    /// The endpoint of a [`Moto`] that tests share, like [`shared_redis`]. It is `POSTBOX_TEST_MOTO`, or a server that
+    /// this process starts.
     shared_moto, Moto, "POSTBOX_TEST_MOTO"
 }
 
 shared_aws_server! {
-    /// The endpoint of a [`Ministack`] that tests share, like [`shared_redis`]: that of `POSTBOX_TEST_MINISTACK`, or one
-    /// of this process.
+    /// The endpoint of a [`Ministack`] that tests share, like [`shared_redis`]. It is `POSTBOX_TEST_MINISTACK`, or a
+    /// server that this process starts.
     shared_ministack, Ministack, "POSTBOX_TEST_MINISTACK"
 }
 
 shared_aws_server! {
-    /// The endpoint of a [`DynamoDbLocal`] that tests share, like [`shared_redis`]: that of `POSTBOX_TEST_DYNAMODB`, or
-    /// one of this process.
+    /// The endpoint of a [`DynamoDbLocal`] that tests share, like [`shared_redis`]. It is `POSTBOX_TEST_DYNAMODB`, or a
+    /// server that this process starts.
     shared_dynamodb, DynamoDbLocal, "POSTBOX_TEST_DYNAMODB"
 }
 
-/// Three primaries with a replica each, on which a busy machine causes no fail-over.
-pub fn calm_cluster() -> RedisCluster {
+/// Starts three primaries with one replica each. The node timeout is so long that a busy machine causes no fail-over.
+pub fn stable_cluster() -> RedisCluster {
     RedisCluster::builder().replicas(1).node_timeout(Duration::from_secs(30)).start()
 }

@@ -1,4 +1,4 @@
-// Loaded before a server that can listen on all addresses only: it then listens on the loopback address.
+// A library for LD_PRELOAD that makes a server listen on the loopback address instead of on all addresses.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netinet/in.h>

@@ -1,8 +1,8 @@
 """moto behind a server that keeps connections open and has a thread for every long poll.
 
-moto itself expects one request at a time: a deletion replaces the list of messages, and may lose what is sent meanwhile. So
-requests take turns. A long poll is a series of short ones, in between which others have theirs; that it wakes for a lease
-or a delay that ends, or for a group that is free again, is due to that."""
+moto is not safe for concurrent requests: a deletion replaces the list of messages, and may lose a message that is sent at
+the same time. So one lock serializes requests. A long poll is a series of short polls, which release the lock in between.
+So it also notices a lease or a delay that ends, and a group that is unlocked."""
 
 import io
 import sys
@@ -13,10 +13,10 @@ from cheroot.wsgi import Server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.sqs import models
 
-turn = threading.RLock()
-# Of a queue: notified when a message comes.
-models.Condition = lambda: threading.Condition(turn)
-# Asked for several times for each message in a queue, whatever the request; the original takes 20 times as long.
+lock = threading.RLock()
+# The condition of a queue, which moto notifies when a message arrives. It uses the lock of all requests.
+models.Condition = lambda: threading.Condition(lock)
+# Every request calls this function several times for each message of the queue. moto's version takes 20 times as long.
 models.unix_time_millis = lambda: time.time() * 1000
 receive = models.SQSBackend.receive_message
 
@@ -36,10 +36,10 @@ moto = DomainDispatcherApplication(create_backend_app)
 
 
 def application(environ, start_response):
-    # Outside the turn: it may take long to come.
+    # Read the body without the lock, since it may arrive slowly.
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
-    with turn:
+    with lock:
         return list(moto(environ, start_response))
 
 

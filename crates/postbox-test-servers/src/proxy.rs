@@ -1,4 +1,4 @@
-//! A network with faults, between a client and a server.
+//! A TCP proxy that loses, delays and counts requests and replies between a client and a Redis server.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -7,11 +7,11 @@ use std::ops::Add;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::door::Door;
+use crate::listener::Listener;
 use crate::resp::Scanner;
 use crate::supervisor::{eventually, lock};
 
-/// One way through a [`Proxy`], or both.
+/// One direction through a [`Proxy`], or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Requests.
@@ -23,29 +23,29 @@ pub enum Direction {
 }
 
 impl Direction {
-    fn includes(self, way: Direction) -> bool {
-        self == way || self == Direction::Both
+    fn includes(self, other: Direction) -> bool {
+        self == other || self == Direction::Both
     }
 }
 
-/// What went through a [`Proxy`], replication aside.
+/// Counters of a [`Proxy`]. They do not include connections of replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Connections that were accepted.
     pub connections: usize,
-    /// Those of them that are open.
+    /// Connections that are open now.
     pub open: usize,
-    /// Requests that were passed on; those of a pipeline count each.
+    /// Requests that were forwarded. Each request of a pipeline counts.
     pub requests: usize,
-    /// Times that a client sent something after it had got something: a pipeline is one round trip.
+    /// Number of times that a client sent bytes after it had received bytes. A pipeline is one round trip.
     pub round_trips: usize,
-    /// Replies that came from the server, with those that were dropped.
+    /// Replies of the server, including dropped ones.
     pub replies: usize,
     /// Replies and requests that were dropped.
     pub dropped: usize,
-    /// Bytes that were passed on to the server.
+    /// Bytes that were forwarded to the server.
     pub bytes_to_server: usize,
-    /// Bytes that were passed on to clients.
+    /// Bytes that were forwarded to clients.
     pub bytes_to_client: usize,
 }
 
@@ -66,10 +66,10 @@ impl Add for Stats {
     }
 }
 
-/// A TCP proxy on a free port of the loopback address. It passes on what comes, until it is told otherwise; what it is
-/// told holds for present and future connections. Connections by which replicas follow a server are left alone.
+/// A TCP proxy on a free port of the loopback address. By default it forwards all bytes. Faults apply to present and
+/// future connections, except for connections of replicas to their primary.
 pub struct Proxy {
-    door: Door,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
@@ -81,40 +81,42 @@ struct Shared {
 struct State {
     target: u16,
     stalled: [bool; 2],
+    /// Number of directions of connections that hold bytes because of a stall.
+    held: usize,
     delay: [Duration; 2],
     faults: Vec<Fault>,
-    /// Of links that have ended.
+    /// Counters of connections that have ended.
     past: Stats,
-    links: HashMap<usize, Link>,
-    next_link: usize,
+    open_connections: HashMap<usize, Connection>,
+    next_connection: usize,
 }
 
-/// Drops a request or its reply.
+/// Drops a request that contains the pattern, or its reply.
 struct Fault {
     pattern: Vec<u8>,
-    /// How many requests that match come before the one.
+    /// Number of matching requests to forward first.
     passing: usize,
     reply: bool,
 }
 
-/// A client's connection and its counterpart.
-struct Link {
+/// A client's connection to the proxy, and the proxy's connection to the server.
+struct Connection {
     client: TcpStream,
     server: TcpStream,
     replication: bool,
     closed: bool,
-    /// How many of the two ways have not ended.
-    ways: usize,
+    /// Number of directions that have not ended.
+    open_directions: usize,
     stats: Stats,
-    /// How many replies are or were to come.
+    /// Number of requests so far that have a reply.
     expected: usize,
-    /// The reply with this number is the last thing that comes, and does not arrive.
+    /// The number of the reply to drop. The connection is closed instead.
     drop_reply: Option<usize>,
-    /// Whether something came from the server since the client sent something.
+    /// Whether the server has sent bytes since the client last sent bytes.
     replied: bool,
 }
 
-impl Link {
+impl Connection {
     fn close(&mut self) {
         self.closed = true;
         let _ = self.client.shutdown(Shutdown::Both);
@@ -123,59 +125,65 @@ impl Link {
 }
 
 impl Proxy {
-    /// Before a port of the loopback address.
+    /// Starts a proxy in front of a port of the loopback address.
     pub fn start(target: u16) -> Proxy {
         let state = State {
             target,
             stalled: [false; 2],
+            held: 0,
             delay: [Duration::ZERO; 2],
             faults: Vec::new(),
             past: Stats::default(),
-            links: HashMap::new(),
-            next_link: 0,
+            open_connections: HashMap::new(),
+            next_connection: 0,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let door = Door::open({
+        let listener = Listener::open({
             let shared = shared.clone();
-            move |client| shared.link(client)
+            move |client| shared.add_connection(client)
         });
-        Proxy { door, shared }
+        Proxy { listener, shared }
     }
 
-    /// Where clients connect.
+    /// The port that clients connect to.
     pub fn port(&self) -> u16 {
-        self.door.port()
+        self.listener.port()
     }
 
-    /// `redis://`, without a password.
+    /// A `redis://` URL without a password.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }
 
-    /// New connections go to another port.
+    /// Sends new connections to another port.
     pub fn retarget(&self, target: u16) {
         self.change(|state| state.target = target);
     }
 
-    /// Holds what comes, and the end of connections, until [`Proxy::resume`].
+    /// Holds all bytes, and the ends of connections, until [`Proxy::resume`].
     pub fn stall(&self, direction: Direction) {
         self.change(|state| {
-            for (way, stalled) in WAYS.into_iter().zip(&mut state.stalled) {
-                *stalled |= direction.includes(way);
+            for (each, stalled) in DIRECTIONS.into_iter().zip(&mut state.stalled) {
+                *stalled |= direction.includes(each);
             }
         });
     }
 
-    /// Passes on what was held, and what comes.
+    /// Waits until a stalled connection holds bytes.
+    pub fn wait_until_held(&self) {
+        self.wait("bytes that are held", |state| state.held > 0);
+    }
+
+    /// Ends [`Proxy::stall`] and forwards the held bytes.
     pub fn resume(&self) {
         self.change(|state| state.stalled = [false; 2]);
     }
 
-    /// Holds every piece of what comes for a while; zero ends that.
+    /// Delays all bytes; a delay of zero ends it.
     pub fn delay(&self, direction: Direction, by: Duration) {
         self.change(|state| {
-            for (way, delay) in WAYS.into_iter().zip(&mut state.delay) {
-                if direction.includes(way) {
+            for (each, delay) in DIRECTIONS.into_iter().zip(&mut state.delay) {
+                if direction.includes(each) {
                     *delay = by;
                 }
             }
@@ -184,48 +192,58 @@ impl Proxy {
 
     /// Closes all connections. New ones are accepted.
     pub fn cut(&self) {
-        self.door.catch_up();
+        self.listener.accept_pending();
         self.change(|state| {
-            state.links.values_mut().filter(|link| !link.replication).for_each(Link::close);
+            state
+                .open_connections
+                .values_mut()
+                .filter(|connection| !connection.replication)
+                .for_each(Connection::close);
         });
     }
 
-    /// Listens no more: who connects is refused. Open connections stay.
+    /// Stops listening, so that new connections are refused. Open connections stay open.
     pub fn refuse(&self) {
-        self.door.refuse();
+        self.listener.refuse();
     }
 
     /// Ends [`Proxy::refuse`].
     pub fn accept(&self) {
-        self.door.accept();
+        self.listener.accept();
     }
 
-    /// Loses one reply: the next request that contains the pattern reaches the server, which acts, but the reply is
-    /// thrown away and the connection closed. Replies of earlier requests on the connection arrive, and so does what the
-    /// server sends on its own. Subscriptions have no reply in this sense.
+    /// Loses one reply. The next request that contains the pattern reaches the server and has its effect. Its reply is
+    /// dropped and the connection is closed. Replies to earlier requests on the connection and pushes arrive. Subscribe
+    /// commands are ignored, since their replies are pushes.
     pub fn drop_reply(&self, pattern: &str) {
         self.drop_nth_reply(pattern, 0);
     }
 
-    /// Like [`Proxy::drop_reply`], after as many other requests that contain the pattern.
+    /// Like [`Proxy::drop_reply`], after `passing` other requests that contain the pattern.
     pub fn drop_nth_reply(&self, pattern: &str, passing: usize) {
         self.change(|state| state.faults.push(Fault { pattern: pattern.into(), passing, reply: true }));
     }
 
-    /// Loses the next request that contains the pattern: it does not reach the server, and the connection is closed.
+    /// Loses the next request that contains the pattern. It does not reach the server, and the connection is closed.
     pub fn drop_request(&self, pattern: &str) {
         self.change(|state| state.faults.push(Fault { pattern: pattern.into(), passing: 0, reply: false }));
     }
 
-    /// Waits until every reply and request that was to be dropped is.
+    /// Waits until all requested drops have happened.
     pub fn wait_until_dropped(&self) {
-        self.wait("a drop", |state| state.faults.is_empty() && state.links.values().all(|l| l.drop_reply.is_none()));
+        self.wait("a drop", |state| {
+            state.faults.is_empty() && state.open_connections.values().all(|l| l.drop_reply.is_none())
+        });
     }
 
-    /// What went through so far.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         let state = lock(&self.shared.state);
-        let present = state.links.values().filter(|link| !link.replication).map(|link| link.stats);
+        let present = state
+            .open_connections
+            .values()
+            .filter(|connection| !connection.replication)
+            .map(|connection| connection.stats);
         present.fold(state.past, |sum, stats| sum + stats)
     }
 
@@ -241,65 +259,66 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.door.close();
-        self.change(|state| state.links.values_mut().for_each(Link::close));
+        self.listener.close();
+        self.change(|state| state.open_connections.values_mut().for_each(Connection::close));
     }
 }
 
-const WAYS: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
+const DIRECTIONS: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
 
 impl Shared {
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(self: &Arc<Self>, client: TcpStream) {
+    fn add_connection(self: &Arc<Self>, client: TcpStream) {
         let mut state = lock(&self.state);
         let Ok(server) = TcpStream::connect(("127.0.0.1", state.target)) else { return };
-        let number = state.next_link;
-        state.next_link += 1;
+        let number = state.next_connection;
+        state.next_connection += 1;
         for stream in [&client, &server] {
             stream.set_nodelay(true).expect("a socket");
         }
-        for way in WAYS {
+        for direction in DIRECTIONS {
             let copy = |stream: &TcpStream| stream.try_clone().expect("a socket");
-            let (from, to) = match way {
+            let (from, to) = match direction {
                 Direction::ToServer => (copy(&client), copy(&server)),
                 _ => (copy(&server), copy(&client)),
             };
             let scanner = Some(Scanner::default());
-            let pump = Pump { shared: self.clone(), number, way, from, to, scanner, held: Vec::new() };
+            let pump = Pump { shared: self.clone(), number, direction, from, to, scanner, held: Vec::new() };
             std::thread::spawn(move || pump.run());
         }
         let stats = Stats { connections: 1, open: 1, ..Stats::default() };
-        let link = Link {
+        let connection = Connection {
             client,
             server,
             replication: false,
             closed: false,
-            ways: 2,
+            open_directions: 2,
             stats,
             expected: 0,
             drop_reply: None,
             replied: true,
         };
-        state.links.insert(number, link);
+        state.open_connections.insert(number, connection);
     }
 }
 
-/// One way of a link. It takes requests as a whole, and counts them and their replies, as long as it understands them.
+/// Forwards one direction of a connection. It forwards only complete requests, and counts requests and replies. If the
+/// bytes are not Redis's protocol, it forwards them unchanged and uncounted.
 struct Pump {
     shared: Arc<Shared>,
     number: usize,
-    way: Direction,
+    direction: Direction,
     from: TcpStream,
     to: TcpStream,
     scanner: Option<Scanner>,
-    /// The beginning of a request whose end has not come.
+    /// The start of an incomplete request.
     held: Vec<u8>,
 }
 
-/// The link is at its end.
+/// The connection has ended.
 struct Closed;
 
 impl Pump {
@@ -310,12 +329,12 @@ impl Pump {
                 Ok(0) => {
                     self.hold();
                     let held = std::mem::take(&mut self.held);
-                    // The other way may have something to say still.
+                    // Close this direction only, since the other one may still carry bytes.
                     break self.write(&held).is_err() || self.to.shutdown(Shutdown::Write).is_err();
                 }
                 Ok(length) => {
                     self.hold();
-                    match self.way {
+                    match self.direction {
                         Direction::ToServer => self.requests(&chunk[..length]),
                         _ => self.replies(&chunk[..length]),
                     }
@@ -327,36 +346,39 @@ impl Pump {
             }
         };
         let mut state = lock(&self.shared.state);
-        let link = state.links.get_mut(&self.number).expect("a link until both ways end");
-        link.ways -= 1;
+        let connection = state.open_connections.get_mut(&self.number).expect("a connection until both directions end");
+        connection.open_directions -= 1;
         if closed {
-            link.close();
+            connection.close();
         }
-        if link.ways == 0 {
-            let link = state.links.remove(&self.number).expect("it was there");
-            if !link.replication {
-                state.past = state.past + Stats { open: 0, ..link.stats };
+        if connection.open_directions == 0 {
+            let connection = state.open_connections.remove(&self.number).expect("it was there");
+            if !connection.replication {
+                state.past = state.past + Stats { open: 0, ..connection.stats };
             }
         }
         drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// Waits as long as this way is stalled, then for the delay.
+    /// Waits while this direction is stalled, then for the delay.
     fn hold(&self) {
-        let way = WAYS.iter().position(|way| *way == self.way).expect("one of the ways");
+        let direction =
+            DIRECTIONS.iter().position(|direction| *direction == self.direction).expect("one of the directions");
         let mut state = lock(&self.shared.state);
         loop {
-            let link = &state.links[&self.number];
-            if link.closed || link.replication {
+            let connection = &state.open_connections[&self.number];
+            if connection.closed || connection.replication {
                 return;
             }
-            if !state.stalled[way] {
+            if !state.stalled[direction] {
                 break;
             }
+            state.held += 1;
             state = self.shared.wait(state);
+            state.held -= 1;
         }
-        let delay = state.delay[way];
+        let delay = state.delay[direction];
         drop(state);
         if !delay.is_zero() {
             std::thread::sleep(delay);
@@ -364,16 +386,19 @@ impl Pump {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Closed> {
-        self.link(|link, _| match self.way {
-            Direction::ToServer => link.stats.bytes_to_server += bytes.len(),
-            _ => link.stats.bytes_to_client += bytes.len(),
+        self.update(|connection, _| match self.direction {
+            Direction::ToServer => connection.stats.bytes_to_server += bytes.len(),
+            _ => connection.stats.bytes_to_client += bytes.len(),
         });
         self.to.write_all(bytes).map_err(|_| Closed)
     }
 
-    fn link<T>(&self, change: impl FnOnce(&mut Link, &mut Vec<Fault>) -> T) -> T {
+    fn update<T>(&self, change: impl FnOnce(&mut Connection, &mut Vec<Fault>) -> T) -> T {
         let state = &mut *lock(&self.shared.state);
-        change(state.links.get_mut(&self.number).expect("a link until both ways end"), &mut state.faults)
+        change(
+            state.open_connections.get_mut(&self.number).expect("a connection until both directions end"),
+            &mut state.faults,
+        )
     }
 
     fn requests(&mut self, bytes: &[u8]) -> Result<(), Closed> {
@@ -396,17 +421,17 @@ impl Pump {
         self.write(&held[..passed])
     }
 
-    /// Counts a request, and decides whether it passes.
+    /// Counts a request. An error means that it must be dropped.
     fn request(&self, frame: &[u8]) -> Result<(), Closed> {
         let contains = |bytes: &[u8], pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
-        // Behind the number of words and the length of the first.
+        // The third line of a request is the command name. It follows the number of words and the length of the name.
         let command = frame.split(|byte| *byte == b'\n').nth(2).unwrap_or_default().to_ascii_uppercase();
-        // What follows it are pushes, of any number.
+        // (P)SUBSCRIBE and the like are answered by any number of pushes.
         let has_reply = !command.ends_with(b"SUBSCRIBE\r");
-        self.link(|link, faults| {
-            link.replication |= command == b"REPLCONF\r";
-            link.stats.round_trips += usize::from(std::mem::take(&mut link.replied));
-            // A fault that waits for a later request counts this one; the first that is due takes it.
+        self.update(|connection, faults| {
+            connection.replication |= command == b"REPLCONF\r";
+            connection.stats.round_trips += usize::from(std::mem::take(&mut connection.replied));
+            // The first fault that is due applies. Other faults that match count this request.
             let due = faults.iter_mut().position(|fault| {
                 let matches = (has_reply || !fault.reply) && contains(frame, &fault.pattern);
                 let due = matches && fault.passing == 0;
@@ -415,42 +440,42 @@ impl Pump {
             });
             match due.map(|due| faults.remove(due)) {
                 Some(fault) if !fault.reply => {
-                    link.stats.dropped += 1;
+                    connection.stats.dropped += 1;
                     return Err(Closed);
                 }
-                Some(_) => link.drop_reply = link.drop_reply.or(Some(link.expected)),
+                Some(_) => connection.drop_reply = connection.drop_reply.or(Some(connection.expected)),
                 None => {}
             }
-            link.stats.requests += 1;
-            link.expected += usize::from(has_reply);
+            connection.stats.requests += 1;
+            connection.expected += usize::from(has_reply);
             Ok(())
         })
     }
 
     fn replies(&mut self, bytes: &[u8]) -> Result<(), Closed> {
-        // What continues here began before, and was let through.
+        // The first bytes may continue a reply whose start was forwarded before, so they are forwarded too.
         let mut inside = self.scanner.as_ref().is_some_and(Scanner::is_inside);
         let Some(Ok(ends)) = self.scanner.as_mut().map(|scanner| scanner.feed(bytes)) else {
             self.scanner = None;
             return self.write(bytes);
         };
-        // What comes behind the last end is incomplete, and counts when it ends.
+        // Bytes after the last end are an incomplete reply, which is counted when it is complete.
         let frames = ends.into_iter().map(|end| (end.at, usize::from(!end.push))).chain([(bytes.len(), 0)]);
-        let dropped = self.link(|link, _| {
-            link.replied = true;
+        let dropped = self.update(|connection, _| {
+            connection.replied = true;
             let mut begin = 0;
             for (end, counts) in frames {
                 if begin == bytes.len() {
                     break;
                 }
-                if !inside && bytes[begin] != b'>' && link.drop_reply == Some(link.stats.replies) {
-                    link.drop_reply = None;
-                    link.stats.replies += 1;
-                    link.stats.dropped += 1;
+                if !inside && bytes[begin] != b'>' && connection.drop_reply == Some(connection.stats.replies) {
+                    connection.drop_reply = None;
+                    connection.stats.replies += 1;
+                    connection.stats.dropped += 1;
                     return Some(begin);
                 }
                 inside = false;
-                link.stats.replies += counts;
+                connection.stats.replies += counts;
                 begin = end;
             }
             None

@@ -1,4 +1,4 @@
-//! One redis-server.
+//! A single Redis server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use std::sync::Mutex;
 use crate::supervisor::{Port, Supervisor, eventually, lock};
 use crate::{Certificates, Client, Reply};
 
-/// A redis-server of its own on a free port of the loopback address, with its files in a folder of its own. Dropping it,
-/// or the end of this process in whatever way, kills it and removes the folder.
+/// A Redis server process on a free port of the loopback address, with its files in a temporary folder. The server is
+/// killed and the folder removed when this handle is dropped or when this process ends.
 pub struct Redis {
     supervisor: Supervisor,
     port: Port,
     bus: Option<Port>,
     options: RedisBuilder,
-    /// Settings made at run time, for the next start.
+    /// The configuration file, with settings that were changed at run time. The next start uses it.
     config: Mutex<String>,
 }
 
-/// Which server a [`Redis`] is.
+/// The server program of a [`Redis`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RedisVersion {
     /// The `redis-server` of the system: Redis 7 on Debian 12.
@@ -46,7 +46,7 @@ impl RedisVersion {
     }
 }
 
-/// What a [`Redis`] is started with.
+/// Options of a [`Redis`].
 #[derive(Clone, Default)]
 #[must_use]
 pub struct RedisBuilder {
@@ -60,30 +60,30 @@ pub struct RedisBuilder {
 }
 
 impl RedisBuilder {
-    /// Another server than that of the system.
+    /// Selects the server program.
     pub fn version(mut self, version: RedisVersion) -> Self {
         self.version = version;
         self
     }
 
-    /// Any line of redis.conf. Values are not quoted.
+    /// Adds a line to redis.conf. Values are not quoted.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.lines.push(format!("{name} {value}"));
         self
     }
 
-    /// The password of the default user; replicas show it to their primary too.
+    /// Sets the password of the default user, which replicas also use for their primary.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.into());
         self.config("requirepass", password).config("masterauth", password)
     }
 
-    /// A user and its rules, such as `on >secret ~* &* +@all`.
+    /// Adds a user with ACL rules such as `on >secret ~* &* +@all`.
     pub fn user(self, name: &str, rules: &str) -> Self {
         self.config("user", &format!("{name} {rules}"))
     }
 
-    /// TLS on the port, which then takes nothing else.
+    /// Enables TLS. Then the port accepts no plain connections.
     pub fn tls(mut self, certificates: &Certificates) -> Self {
         self.certificates = Some(certificates.clone());
         let path = |path: PathBuf| path.display().to_string();
@@ -93,34 +93,34 @@ impl RedisBuilder {
             .config("tls-auth-clients", "no")
     }
 
-    /// With TLS: clients need a certificate of the same authority.
+    /// Requires client certificates of the same authority. Needs [`RedisBuilder::tls`].
     pub fn client_certificates(self) -> Self {
         self.config("tls-auth-clients", "yes")
     }
 
-    /// Every write is on the disk before its reply (append-only file, synced always).
+    /// Syncs every write to the disk before its reply (append-only file, `appendfsync always`).
     pub fn durable(self) -> Self {
         self.config("appendonly", "yes").config("appendfsync", "always")
     }
 
-    /// A limit such as `10mb`, and what happens there, such as `noeviction`.
+    /// Sets a memory limit such as `10mb`, and an eviction policy such as `noeviction`.
     pub fn max_memory(self, limit: &str, policy: &str) -> Self {
         self.config("maxmemory", limit).config("maxmemory-policy", policy)
     }
 
-    /// A copy of another server, which must not need TLS.
+    /// Makes this server a replica of a primary without TLS.
     pub fn replica_of(mut self, primary: &Redis) -> Self {
         self.replica = true;
         self.config("replicaof", &format!("127.0.0.1 {}", primary.port()))
     }
 
-    /// A node of a cluster, which knows no other yet.
+    /// Makes this server a cluster node that knows no other node yet.
     pub(crate) fn cluster(mut self) -> Self {
         self.cluster = true;
         self.config("cluster-enabled", "yes").config("cluster-config-file", "nodes.conf")
     }
 
-    /// Starts it, and waits until it answers and, as a replica, has its copy.
+    /// Starts the server and waits until it answers. A replica has also copied the primary's data then.
     pub fn start(self) -> Redis {
         let mut tries = 0;
         loop {
@@ -133,7 +133,7 @@ impl RedisBuilder {
                     }
                     return redis;
                 }
-                // Another program took the port since it was reserved.
+                // Another program has taken the port since it was reserved.
                 Err(log) if log.contains("Address already in use") && tries < 10 => {}
                 Err(log) => panic!("redis-server did not start, at try {tries}{}\n{log}", missing()),
             }
@@ -149,12 +149,12 @@ fn missing() -> &'static str {
 }
 
 impl Redis {
-    /// A server with nothing special.
+    /// Starts a server with default options.
     pub fn start() -> Redis {
         Redis::builder().start()
     }
 
-    /// A server with options. It keeps nothing on the disk unless told.
+    /// Options for a server. By default it stores nothing on the disk.
     pub fn builder() -> RedisBuilder {
         RedisBuilder::default()
     }
@@ -163,7 +163,7 @@ impl Redis {
         let folder = tempfile::Builder::new().prefix("postbox-redis-").tempdir().expect("a temporary folder").keep();
         let port = Port::reserve();
         let bus = options.cluster.then(Port::reserve);
-        // A server that is built without TLS does not know its port.
+        // A server that is built without TLS does not accept the setting `tls-port`.
         let ports = match options.certificates {
             Some(_) => format!("port 0\ntls-port {}", port.number),
             None => format!("port {}", port.number),
@@ -171,7 +171,7 @@ impl Redis {
         let mut config =
             format!("bind 127.0.0.1\n{ports}\ndir {folder}\nunixsocket {folder}/socket\n", folder = folder.display());
         if !options.sentinel {
-            // A replica gets its copy at once instead of after five seconds.
+            // By default a primary waits five seconds before it sends its data to a replica.
             config += "save \"\"\nrepl-diskless-sync-delay 0\n";
         }
         if let Some(bus) = &bus {
@@ -192,10 +192,10 @@ impl Redis {
         Redis { supervisor, port, bus, options, config: Mutex::new(config) }
     }
 
-    /// The log, if it ended instead.
+    /// Waits until the server answers. Returns its log as an error if it exits.
     fn wait_until_ready(&self) -> Result<(), String> {
         eventually("starting redis-server", || {
-            // Only a server that has its port makes the socket.
+            // The command uses the Unix socket, which the server creates only after it has its port.
             let pong = self.try_command(&["PING"]);
             match pong {
                 Ok(Reply::Text(_)) => Ok(Ok(())),
@@ -205,7 +205,7 @@ impl Redis {
         })
     }
 
-    /// Waits until this replica has its copy and follows its primary.
+    /// Waits until this replica has copied its primary's data and is connected to it.
     pub fn wait_until_linked(&self) {
         eventually("a replica's link", || match self.info("replication") {
             info if info.contains("master_link_status:up") => Ok(()),
@@ -213,23 +213,23 @@ impl Redis {
         });
     }
 
-    /// Where clients connect.
+    /// The port that clients connect to.
     pub fn port(&self) -> u16 {
         self.port.number
     }
 
-    /// Where the nodes of a cluster talk to each other.
+    /// The port of the cluster bus.
     pub(crate) fn bus_port(&self) -> u16 {
         self.bus.as_ref().expect("a node of a cluster").number
     }
 
-    /// `redis://` or `rediss://`, with the password.
+    /// A `redis://` or `rediss://` URL with the password.
     pub fn url(&self) -> String {
         let scheme = if self.options.certificates.is_some() { "rediss" } else { "redis" };
         format!("{scheme}://{}127.0.0.1:{}", self.credentials(), self.port())
     }
 
-    /// What a URL has before the host.
+    /// The part of a URL before the host: the password and `@`.
     pub(crate) fn credentials(&self) -> String {
         self.password().map(|password| format!(":{password}@")).unwrap_or_default()
     }
@@ -238,36 +238,36 @@ impl Redis {
         self.options.password.as_deref()
     }
 
-    /// The Unix socket, which every server has besides its port.
+    /// The Unix socket, on which the server listens in addition to its port.
     pub fn unix_socket(&self) -> PathBuf {
         self.folder().join("socket")
     }
 
-    /// Its files.
+    /// The folder with the server's files.
     pub fn folder(&self) -> &Path {
         self.supervisor.folder()
     }
 
-    /// The id of the process; 0 after [`Redis::kill`].
+    /// The process id, or 0 after [`Redis::kill`].
     pub fn pid(&self) -> u32 {
         self.supervisor.pid()
     }
 
-    /// Whether it has neither been killed nor paused.
+    /// Whether the server runs: it was neither killed nor paused.
     pub fn is_running(&self) -> bool {
         self.supervisor.is_running()
     }
 
-    /// Kills it with SIGKILL, and returns when it is gone.
+    /// Kills the server with SIGKILL and waits until it has ended.
     pub fn kill(&self) {
         self.supervisor.kill();
     }
 
-    /// Kills it if it runs, starts it on the same port with the same files, and waits until it answers and has loaded
-    /// its data.
+    /// Kills the server if it runs, starts it on the same port with the same files, and waits until it has loaded its
+    /// data and answers.
     pub fn restart(&self) {
         self.kill();
-        // Sentinels keep what they know in the file.
+        // Sentinels write their state to the configuration file, so theirs is not replaced.
         if !self.options.sentinel {
             std::fs::write(self.folder().join("redis.conf"), &*lock(&self.config)).expect("a configuration file");
         }
@@ -277,12 +277,12 @@ impl Redis {
         }
     }
 
-    /// Stops it with SIGSTOP: connections stay open and get no answer.
+    /// Stops the server with SIGSTOP. Connections stay open and get no answers.
     pub fn pause(&self) {
         self.supervisor.pause();
     }
 
-    /// Lets it go on.
+    /// Resumes the server after [`Redis::pause`].
     pub fn resume(&self) {
         self.supervisor.resume();
     }
@@ -293,7 +293,7 @@ impl Redis {
         *lock(&self.config) += &format!("{name} {value}\n");
     }
 
-    /// A new connection by the Unix socket, as the default user.
+    /// Opens a connection over the Unix socket, as the default user.
     pub fn client(&self) -> io::Result<Client> {
         let mut client = Client::connect_unix(&self.unix_socket())?;
         if let Some(password) = self.password() {
@@ -302,12 +302,12 @@ impl Redis {
         Ok(client)
     }
 
-    /// Runs a command on a connection of its own.
+    /// Runs a command on a new connection.
     pub fn try_command(&self, command: &[&str]) -> io::Result<Reply> {
         self.client()?.call(command)
     }
 
-    /// Runs a command and returns its reply as text, the entries of an array as lines; panics at an error.
+    /// Runs a command and returns its reply as text, with the entries of an array as lines. Panics on an error.
     pub fn command(&self, command: &[&str]) -> String {
         match self.try_command(command) {
             Ok(Reply::Error(error)) => panic!("{command:?}: {error}"),
@@ -328,7 +328,7 @@ impl Redis {
         value.unwrap_or_else(|| panic!("no {field} in {info}")).trim().into()
     }
 
-    /// How many clients are connected, not counting the one that asks.
+    /// Number of connected clients, without the connection that this method uses.
     pub fn connected_clients(&self) -> usize {
         self.info_field("clients", "connected_clients").parse::<usize>().expect("a number") - 1
     }

@@ -1,4 +1,4 @@
-//! Redis's protocol: a client of one connection, and where the frames of a stream end.
+//! Redis's protocol: a client with one connection, and a scanner that finds the ends of frames.
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a server answers.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A simple or a bulk string; what is not UTF-8 in it is replaced.
+    /// A simple or a bulk string. Invalid UTF-8 is replaced.
     Text(String),
     /// An integer.
     Integer(i64),
@@ -22,7 +22,7 @@ pub enum Reply {
     Array(Vec<Reply>),
 }
 
-/// As a line; the entries of an array as one line each.
+/// Formats a reply as one line, and an array as one line for each entry.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -42,27 +42,27 @@ impl fmt::Display for Reply {
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// One connection to a server, with RESP2.
+/// One RESP2 connection to a server.
 pub struct Client {
     stream: BufReader<Box<dyn Stream>>,
 }
 
-/// A reply that has not come by then does not come: the server is paused or the connection stalled.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Read timeout of a connection. A server that exceeds it is paused, or its connection is stalled.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// To a port of the loopback address.
+    /// Connects to a port of the loopback address.
     pub fn connect(port: u16) -> io::Result<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
         Ok(Client { stream: BufReader::new(Box::new(stream)) })
     }
 
-    /// To a Unix socket.
+    /// Connects to a Unix socket.
     pub fn connect_unix(path: &Path) -> io::Result<Client> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
         Ok(Client { stream: BufReader::new(Box::new(stream)) })
     }
 
@@ -107,27 +107,28 @@ impl Client {
     }
 }
 
-/// Finds where the frames of a stream end, however it is cut into pieces. Requests and replies, RESP2 and RESP3.
+/// Finds the ends of frames in a stream of bytes, which may arrive in pieces of any length. It reads requests and replies
+/// in RESP2 and RESP3.
 #[derive(Default)]
 pub(crate) struct Scanner {
-    /// How many entries each open array still lacks.
+    /// Number of missing entries of each incomplete array.
     open: Vec<u64>,
-    /// Bytes of a string that are still to come, with the line end.
+    /// Number of missing bytes of a string, including its line end.
     skip: usize,
-    /// A header whose end has not come.
+    /// The start of an incomplete header line.
     line: Vec<u8>,
     push: bool,
 }
 
 /// The end of a frame.
 pub(crate) struct End {
-    /// The offset behind it, in the bytes that were fed.
+    /// The offset after the frame, in the bytes that were fed.
     pub(crate) at: usize,
-    /// Not a reply to anything: sent by the server on its own.
+    /// Whether the frame is a push, which is not a reply to a request.
     pub(crate) push: bool,
 }
 
-/// The stream is something else: TLS, or a copy of the data for a replica.
+/// The stream is not RESP, for example TLS or a copy of the data for a replica.
 pub(crate) struct NotResp;
 
 impl Scanner {
@@ -155,12 +156,12 @@ impl Scanner {
         Ok(ends)
     }
 
-    /// Whether a frame has begun and not ended.
+    /// Whether the last frame is incomplete.
     pub(crate) fn is_inside(&self) -> bool {
         !self.open.is_empty() || self.skip > 0 || !self.line.is_empty()
     }
 
-    /// Reads the header in `line`; whether that was the whole value.
+    /// Parses the header in `line`. Returns whether the header is the whole value.
     fn header(&mut self) -> Result<bool, NotResp> {
         let line = std::mem::take(&mut self.line);
         if self.open.is_empty() {
@@ -183,7 +184,7 @@ impl Scanner {
         Ok(string < 0 && entries <= 0)
     }
 
-    /// A value ends here, and with it every array that it completes.
+    /// Ends a value at `at`, and all arrays that it completes.
     fn close(&mut self, at: usize, ends: &mut Vec<End>) {
         while let Some(missing) = self.open.last_mut() {
             *missing -= 1;

@@ -1,22 +1,22 @@
-//! A primary and a replica, watched by sentinels.
+//! A primary and a replica with sentinels.
 
 use crate::Redis;
 use crate::supervisor::eventually;
 
 const NAME: &str = "postbox";
 
-/// One primary, one replica and three sentinels, two of which must agree. A primary that is silent for half a second is
-/// replaced.
+/// One primary, one replica and three sentinels with a quorum of two. If the primary does not answer for 500 ms, the
+/// replica takes its place.
 pub struct RedisSentinel {
     servers: [Redis; 2],
     sentinels: Vec<Redis>,
 }
 
 impl RedisSentinel {
-    /// Starts all, and waits until the sentinels know each other and the replica.
+    /// Starts all servers and waits until the sentinels know each other and the replica.
     pub fn start() -> RedisSentinel {
         let primary = Redis::start();
-        // Sentinels look for replicas every ten seconds, and at once when they start: then it is there.
+        // Start the replica before the sentinels: they look for replicas when they start, then every ten seconds.
         let replica = Redis::builder().replica_of(&primary).start();
         let sentinel = || {
             let mut options = Redis::builder()
@@ -40,12 +40,12 @@ impl RedisSentinel {
         all
     }
 
-    /// The name by which sentinels know the primary.
+    /// The name of the primary in the sentinels' configuration.
     pub fn primary_name(&self) -> &'static str {
         NAME
     }
 
-    /// `redis://` for each sentinel.
+    /// A `redis://` URL for each sentinel.
     pub fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(Redis::url).collect()
     }
@@ -55,9 +55,9 @@ impl RedisSentinel {
         &self.sentinels
     }
 
-    /// The server that all sentinels that run name as the primary, once it is one that runs and knows it.
+    /// Waits until all running sentinels name the same primary and that server runs as a primary. Returns it.
     pub fn primary(&self) -> &Redis {
-        eventually("a primary that all agree on", || {
+        eventually("sentinels that agree on a primary", || {
             let named: Vec<String> = self
                 .sentinels
                 .iter()
@@ -66,11 +66,11 @@ impl RedisSentinel {
                 .collect();
             let is_named =
                 |server: &&Redis| named.iter().all(|named| *named == format!("127.0.0.1\n{}", server.port()));
-            let server = self.servers.iter().find(is_named).ok_or_else(|| format!("named are {named:?}"))?;
+            let server = self.servers.iter().find(is_named).ok_or_else(|| format!("the sentinels name {named:?}"))?;
             if server.is_running() && server.info_field("replication", "role") == "master" {
                 Ok(server)
             } else {
-                Err(format!("{} is named, and is none", server.port()))
+                Err(format!("the sentinels name {}, which is not a running primary", server.port()))
             }
         })
     }
@@ -81,8 +81,8 @@ impl RedisSentinel {
         self.servers.iter().find(|server| server.port() != primary).expect("two servers")
     }
 
-    /// Kills the primary, and waits until the other server has taken its place. [`Redis::restart`] of the old one, which
-    /// is returned, makes it a replica before long.
+    /// Kills the primary and waits until the replica has taken its place. Returns the killed server. After
+    /// [`Redis::restart`], the sentinels make it a replica.
     pub fn fail_over(&self) -> &Redis {
         let old = self.primary();
         old.kill();

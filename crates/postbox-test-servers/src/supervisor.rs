@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes this long unless it never comes; under the limit that nextest has for a test.
+/// Upper limit of every wait, less than nextest's limit for a test.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Asks until the answer is there, and panics with the last reason if it does not come.
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> T {
+/// Polls `attempt` until it succeeds. Panics with its last error after [`LIMIT`].
+pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let end = Instant::now() + LIMIT;
     loop {
-        match ask() {
+        match attempt() {
             Ok(value) => return value,
             Err(reason) if Instant::now() > end => panic!("{what}: not after {LIMIT:?}: {reason}"),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -26,13 +26,13 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, Strin
     }
 }
 
-/// A test that failed elsewhere is no reason to fail here as well.
+/// Locks a mutex, also if another thread has panicked while it held the lock.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A free port of the loopback address, kept from all others that ask here, in this process or another, while it lives.
-/// Below the ports that the system gives out by itself, so that a server that was stopped finds its port free again.
+/// A free port of the loopback address, reserved among all processes that use this type until it is dropped. It is below
+/// the ephemeral ports of the system, so a server that is stopped finds its port free at the next start.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _claim: UnixListener,
@@ -54,11 +54,11 @@ impl Port {
     }
 }
 
-/// A socket that listens, by a line of `/proc/net/tcp` or `tcp6`: its address and its inode.
+/// The address and the inode of a listening socket, from a line of `/proc/net/tcp` or `tcp6`.
 fn listener(line: &str) -> Option<(InetAddr, &str)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (address, port) = fields.get(1)?.split_once(':')?;
-    // Words of 32 bits, in the order of bytes of the machine.
+    // The address is written as 32-bit words in native byte order.
     let words = (0..address.len() / 8).map(|word| u32::from_str_radix(&address[word * 8..][..8], 16).ok());
     let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
     let ip = match <[u8; 4]>::try_from(bytes.as_slice()) {
@@ -69,8 +69,9 @@ fn listener(line: &str) -> Option<(InetAddr, &str)> {
     (*fields.get(3)? == "0A").then_some((address, *fields.get(9)?))
 }
 
-/// Started with the folder and the command. Takes orders line by line and says when each is done. When the orders end,
-/// because the handle was dropped or its process died, the server is killed and the folder removed.
+/// The script of the supervisor. Its arguments are the folder and the command of the server. It reads an order from each
+/// line of its input, and prints the server's process id when the order is done. When the input ends, because the handle
+/// was dropped or its process died, the script kills the server and removes the folder.
 const SHELL: &str = r#"
 trap '' HUP INT TERM
 folder=$1
@@ -88,21 +89,22 @@ done
 rm -rf "$folder"
 "#;
 
-/// The shell that starts, signals and finally kills a server. It is the server's parent, so no pid is used twice.
+/// A shell process that starts, signals and finally kills a server. It is the server's parent, so the system does not
+/// reuse the server's process id while the shell may signal it.
 pub(crate) struct Supervisor {
     shell: Child,
-    line: Mutex<Option<Line>>,
+    pipes: Mutex<Option<Pipes>>,
     pid: AtomicU32,
     folder: PathBuf,
 }
 
-struct Line {
+struct Pipes {
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Supervisor {
-    /// For a command that keeps its files in `folder`; it does not run yet.
+    /// Starts the shell for a command that keeps its files in `folder`. The command does not run yet.
     pub(crate) fn new(folder: PathBuf, command: &[&str]) -> Supervisor {
         let mut shell = Command::new("sh")
             .args(["-c", SHELL, "sh"])
@@ -111,50 +113,53 @@ impl Supervisor {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // Signals to the group of the test are not for the server: it ends when the orders end.
+            // A new process group keeps signals to the test's group away from the server.
             .process_group(0)
             .spawn()
             .expect("sh");
-        let line = Line { orders: shell.stdin.take().unwrap(), answers: BufReader::new(shell.stdout.take().unwrap()) };
-        Supervisor { shell, line: Mutex::new(Some(line)), pid: AtomicU32::new(0), folder }
+        let pipes =
+            Pipes { orders: shell.stdin.take().unwrap(), answers: BufReader::new(shell.stdout.take().unwrap()) };
+        Supervisor { shell, pipes: Mutex::new(Some(pipes)), pid: AtomicU32::new(0), folder }
     }
 
     fn order(&self, order: &str) -> u32 {
-        let mut guard = lock(&self.line);
-        let line = guard.as_mut().expect("only dropping takes it");
+        let mut guard = lock(&self.pipes);
+        let pipes = guard.as_mut().expect("the pipes are taken only by drop");
         let mut answer = String::new();
-        writeln!(line.orders, "{order}").and_then(|()| line.answers.read_line(&mut answer)).expect("the supervisor");
+        writeln!(pipes.orders, "{order}").and_then(|()| pipes.answers.read_line(&mut answer)).expect("the supervisor");
         answer.trim().parse().unwrap_or(0)
     }
 
     pub(crate) fn start(&self) {
-        assert_eq!(self.pid(), 0, "it runs already");
+        assert_eq!(self.pid(), 0, "the server runs already");
         self.pid.store(self.order("start"), Ordering::Relaxed);
     }
 
-    /// Returns when the process is gone.
+    /// Kills the server and waits until it has ended.
     pub(crate) fn kill(&self) {
         if self.pid.swap(0, Ordering::Relaxed) != 0 {
             self.order("KILL");
         }
     }
 
-    /// Returns when no thread of the process runs any more.
+    /// Stops the server with SIGSTOP and waits until none of its threads runs.
     pub(crate) fn pause(&self) {
         self.order("STOP");
-        eventually("pausing a server", || if self.state() == Some('T') { Ok(()) } else { Err("it runs".into()) });
+        eventually("pausing a server", || {
+            if self.state() == Some('T') { Ok(()) } else { Err("the server still runs".into()) }
+        });
     }
 
     pub(crate) fn resume(&self) {
         self.order("CONT");
     }
 
-    /// 0 after `kill`.
+    /// The process id, or 0 after `kill`.
     pub(crate) fn pid(&self) -> u32 {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// Whether it was started, and has neither ended nor been paused.
+    /// Whether the server was started and has neither ended nor been paused.
     pub(crate) fn is_running(&self) -> bool {
         !matches!(self.state(), None | Some('Z' | 'X' | 'T'))
     }
@@ -169,7 +174,7 @@ impl Supervisor {
         stat.rsplit_once(") ")?.1.chars().next()
     }
 
-    /// The addresses on which it takes connections.
+    /// The addresses that the server listens on.
     pub(crate) fn listening(&self) -> Vec<InetAddr> {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).into_iter().flatten().flatten();
         let files: Vec<String> = files
@@ -185,7 +190,7 @@ impl Supervisor {
         &self.folder
     }
 
-    /// The end of what the server wrote.
+    /// The last 30 lines of the server's output.
     pub(crate) fn log_tail(&self) -> String {
         let log = String::from_utf8_lossy(&std::fs::read(self.folder.join("log")).unwrap_or_default()).into_owned();
         let lines: Vec<&str> = log.lines().collect();
@@ -195,7 +200,7 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        drop(self.line.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.pipes.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         let _ = self.shell.wait();
     }
 }

@@ -1,10 +1,12 @@
-//! What can go wrong, as one type with a variant for each thing that a caller can act on.
+//! The error type of the crate.
 
 use std::sync::Arc;
 
 use crate::mailbox::id::{MessageId, ReplyId};
 
-/// Any failure of a mailbox, a reply or a resolver.
+/// The error of every operation: a variant for each failure that a caller can act on.
+///
+/// `docs/errors.md` has a section for each variant: what happened, and what to do.
 ///
 /// ```
 /// use postbox::{Error, Mailbox};
@@ -22,48 +24,48 @@ use crate::mailbox::id::{MessageId, ReplyId};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lease of this delivery has ended: its visibility timeout ran out, or it was finished, or the mailbox was
-    /// purged. The message may be with another consumer by now; leave it alone.
+    /// The lease of this delivery has ended: its visibility timeout is over, or it was settled, or the mailbox was purged. The
+    /// message may be with another consumer by now, so the caller leaves it alone.
     #[error(
         "the lease of message {id} has ended; it may be delivered to another consumer (longer work: extend_visibility in time)"
     )]
     ReceiptHandleExpired {
-        /// Whose lease it was.
+        /// The message whose lease has ended.
         id: MessageId,
     },
-    /// There is no room.
+    /// The mailbox has no room for the message.
     #[error("mailbox {mailbox:?} is full ({limit}); try again when consumers have caught up")]
     MailboxFull {
-        /// Which mailbox.
+        /// The name of the mailbox.
         mailbox: String,
-        /// What the limit is.
+        /// The limit.
         limit: String,
     },
     /// A body could not be encoded or decoded.
     #[error("{reason}")]
     Serialization {
-        /// The message that could not be decoded; `None` when encoding, and for replies.
+        /// The message that could not be decoded. `None` for bodies that could not be encoded, and for replies.
         message: Option<MessageId>,
-        /// What failed, and what the codec says.
+        /// What failed, and the reason that the codec gives.
         reason: String,
     },
-    /// The place that stores the messages cannot be reached, or refuses.
+    /// The store cannot be reached, or refuses the operation; or a backend broke its contract.
     #[error("{message}")]
     Connection {
         /// What happened, without secrets.
         message: String,
-        /// Whether trying again can help.
+        /// Whether a retry can help.
         transient: bool,
-        /// What the client library says.
+        /// The error of the client library.
         #[source]
         source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     },
     /// An argument is out of its range.
     #[error("{parameter} = {value} is not allowed: {limit}")]
     InvalidParameter {
-        /// Which argument.
+        /// The name of the argument.
         parameter: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
         /// What is allowed.
         limit: String,
@@ -73,49 +75,49 @@ pub enum Error {
     Resolution {
         /// The address.
         identifier: String,
-        /// Why not, and what to do.
+        /// The cause, and what to do.
         reason: String,
     },
-    /// The reply has not come in the time given. It may still come: wait again.
+    /// The reply did not come within the timeout. It may still come: wait again.
     #[error("no reply {id} within the time given; it may still come: wait again")]
     ReplyTimeout {
-        /// Which reply.
+        /// The id of the reply.
         id: ReplyId,
     },
     /// The reply will not come: its time to live has passed, or another consumer took it.
     #[error("reply {id} is over: its time to live has passed, or it was consumed elsewhere")]
     ReplyExpired {
-        /// Which reply.
+        /// The id of the reply.
         id: ReplyId,
     },
     /// The requester cancelled the reply.
-    #[error("reply {id} was cancelled by the one who asked for it")]
+    #[error("reply {id} was cancelled by the requester")]
     ReplyCancelled {
-        /// Which reply.
+        /// The id of the reply.
         id: ReplyId,
     },
-    /// The reply had been sent, by an earlier delivery of the message. The message is finished.
+    /// An earlier delivery of the message was answered already. The message is finished.
     #[error("reply {id} had already been sent")]
     ReplyAlreadySent {
-        /// Which reply.
+        /// The id of the reply.
         id: ReplyId,
     },
-    /// A request with the same deduplication id was sent before; its own reply is the one to wait for.
+    /// A request with the same deduplication id was sent before. The answer goes to the reply of that request.
     #[error("a request with this deduplication id was sent before, as message {id}; wait for that one's reply")]
     DuplicateRequest {
-        /// The message that was sent before.
+        /// The message of the earlier request.
         id: MessageId,
     },
     /// The message expects a reply, so it is finished by `reply`, not by `acknowledge`.
     #[error("message {id} expects a reply: finish it with reply(), or give it up with nack() or dead_letter()")]
     ReplyExpected {
-        /// Which message.
+        /// The id of the message.
         id: MessageId,
     },
     /// The message expects no reply.
     #[error("message {id} expects no reply: finish it with acknowledge()")]
     NoReplyChannel {
-        /// Which message.
+        /// The id of the message.
         id: MessageId,
     },
     /// There is no mailbox to send an answer to.
@@ -123,21 +125,21 @@ pub enum Error {
     ReplyMailboxUnavailable {
         /// The address in the message, if it has one.
         reply_to: Option<String>,
-        /// Why there is none.
+        /// The cause.
         reason: String,
     },
     /// The mailbox handle was closed.
     #[error("mailbox {mailbox:?} was closed by this program; open it again")]
     Closed {
-        /// Which mailbox.
+        /// The name of the mailbox.
         mailbox: String,
     },
-    /// The backend cannot do this.
+    /// The backend does not have this operation.
     #[error("{backend} cannot {operation}")]
     Unsupported {
-        /// Which backend.
+        /// The kind of the backend.
         backend: &'static str,
-        /// What was asked.
+        /// The operation, as the end of a sentence: "peek".
         operation: &'static str,
     },
 }
@@ -152,13 +154,24 @@ impl Error {
         }
     }
 
-    /// A failure to reach the place that stores, which may pass.
+    /// A transient [`Connection`](Self::Connection) error, for backends whose store cannot be reached.
     ///
     /// ```
     /// assert!(postbox::Error::connection("the network is down").is_transient());
     /// ```
     pub fn connection(message: impl Into<String>) -> Self {
         Error::Connection { message: message.into(), transient: true, source: None }
+    }
+
+    /// The error for a backend that broke its contract. A retry does not help.
+    #[cold]
+    pub(crate) fn faulty(message: String) -> Self {
+        Error::Connection { message, transient: false, source: None }
+    }
+
+    #[cold]
+    pub(crate) fn panicked(what: &str, operation: &str) -> Self {
+        Self::faulty(format!("{what} panicked in {operation}"))
     }
 
     pub(crate) fn invalid(parameter: &'static str, value: impl ToString, limit: impl Into<String>) -> Self {
@@ -188,7 +201,7 @@ impl Error {
         Error::Resolution { identifier: crate::resolver::address::shown(identifier), reason: reason.into() }
     }
 
-    /// A short, stable name of the variant: the `error` label of the metrics.
+    /// A short, stable name of the variant. It is the label `error` of the metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Error::ReceiptHandleExpired { .. } => "receipt_handle_expired",

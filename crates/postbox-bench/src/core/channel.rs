@@ -1,4 +1,4 @@
-//! Postbox and its peers behind one face each: blocking and async.
+//! Common traits for Postbox and its peers: one for blocking and one for async channels.
 
 use std::future::Future;
 
@@ -7,9 +7,10 @@ use postbox_core::shared::mailbox::{
     MailboxFactory, MailboxOptions, MailboxProducer, QueueMailbox, QueueMailboxProducer, ThreadSafe,
 };
 
-/// What is sent: a number that the consumer adds up, so that nothing is optimised away or lost unseen.
+/// A message with a number. The consumer adds up the numbers, so that a lost message is noticed and no work is optimised
+/// away.
 pub(crate) trait Payload: Copy + Clone + Default + Send + Sync + std::fmt::Debug + 'static {
-    /// Its size in bytes, for the scenario's name.
+    /// Size in bytes, for the scenario's name.
     const BYTES: usize = size_of::<Self>();
     fn number(n: u64) -> Self;
     fn value(&self) -> u64;
@@ -25,7 +26,7 @@ impl<const N: usize> Payload for Words<N> {
     }
 }
 
-/// `N` times eight bytes.
+/// A payload of `N` words of eight bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words<const N: usize>([u64; N]);
 
@@ -35,22 +36,22 @@ impl<const N: usize> Default for Words<N> {
     }
 }
 
-/// A channel as threads use it.
+/// A blocking channel.
 pub(crate) trait Channel {
     const NAME: &'static str;
     type Tx<M: Payload>: Clone + Send + 'static;
     type Rx<M: Payload>: Send + 'static;
-    /// `None` if there is no such channel: unbounded, say.
+    /// Opens a channel. `None` if the library has no channel of this kind, for example an unbounded one.
     fn open<M: Payload>(capacity: Option<usize>) -> Option<(Self::Tx<M>, Self::Rx<M>)>;
     fn send<M: Payload>(tx: &Self::Tx<M>, message: M);
     fn recv<M: Payload>(rx: &mut Self::Rx<M>) -> Option<M>;
     fn try_send<M: Payload>(tx: &Self::Tx<M>, message: M) -> bool;
     fn try_recv<M: Payload>(rx: &mut Self::Rx<M>) -> Option<M>;
-    /// A second receiver, if the channel has several.
+    /// A second receiver, if the channel supports several.
     fn share<M: Payload>(rx: &Self::Rx<M>) -> Option<Self::Rx<M>>;
 }
 
-/// A channel as tasks use it.
+/// An async channel.
 pub(crate) trait AsyncChannel {
     const NAME: &'static str;
     type Tx<M: Payload>: Clone + Send + Sync + 'static;
@@ -294,7 +295,7 @@ impl AsyncChannel for AsyncChan {
     }
 }
 
-/// Tokio's channel has a type for each of bounded and unbounded.
+/// Tokio has different types for bounded and unbounded senders.
 #[derive(Clone)]
 pub(crate) enum TokioTx<M> {
     Bounded(tokio::sync::mpsc::Sender<M>),
@@ -383,7 +384,7 @@ impl AsyncChannel for Tokio {
     }
 }
 
-/// So does std's.
+/// The standard library has different types for bounded and unbounded senders.
 #[derive(Clone)]
 pub(crate) enum StdTx<M> {
     Bounded(std::sync::mpsc::SyncSender<M>),

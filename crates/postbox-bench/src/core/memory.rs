@@ -1,4 +1,4 @@
-//! How many bytes an empty mailbox or channel takes, counted by the allocator.
+//! Measures the size of an empty mailbox or channel with a counting allocator.
 
 use super::SUITE;
 use super::channel::{AsyncChan, Channel, Crossbeam, Flume, Kanal, Postbox, Std, Thingbuf, Tokio, Words};
@@ -29,6 +29,6 @@ fn bytes<T: Channel>(settings: &Settings, kind: &str, capacity: Option<usize>) {
     if channels.is_empty() {
         return;
     }
-    // Both handles are in the vector; what they point to is counted, and the handles themselves.
+    // The handles are stored in the vector, so its allocation is part of the count.
     print_value(settings, SUITE, &scenario, T::NAME, "bytes", bytes / count);
 }

@@ -18,16 +18,16 @@ use crate::report::{Contender, Settings, measure};
 const SUITE: &str = "core";
 const CAPACITY: usize = 1024;
 
-/// How many messages go through a channel in a round, between threads or tasks: a tenth of a second at least. In a fifth of
-/// that, where the system put the threads at first decides: on one processor nothing has to change processors.
+/// Number of messages of a round between threads or tasks. It takes at least 100 ms. In rounds of 20 ms the initial placement
+/// of the threads on processors decides the result.
 const MESSAGES: usize = 2_500_000;
 
-/// How many of these longer rounds there are.
+/// Number of rounds between threads or tasks.
 const ROUNDS: usize = 9;
 
 /// Runs the whole suite.
 pub(crate) fn run(settings: &Settings) {
-    let settings = &Settings { most_rounds: ROUNDS, ..settings.clone() };
+    let settings = &Settings { max_rounds: ROUNDS, ..settings.clone() };
     for_payload::<Words<1>>(settings);
     for_payload::<Words<8>>(settings);
     ping_pong(settings);
@@ -48,7 +48,7 @@ fn for_payload<M: Payload>(settings: &Settings) {
     }
 }
 
-/// One channel in all blocking scenarios; `None` where it cannot take part.
+/// One channel in all blocking scenarios. A scenario that it does not support is `None`.
 struct Subject<M> {
     try_pair: fn(Option<usize>) -> Option<Run>,
     threads: fn(Option<usize>, usize, usize) -> Option<Run>,
@@ -100,7 +100,7 @@ fn blocking<M: Payload>(
     measure(settings, SUITE, scenario, operations, contenders);
 }
 
-/// One thread sends a message and receives it, over and over.
+/// One thread repeatedly sends a message and receives it.
 fn try_pair<T: Channel, M: Payload>(capacity: Option<usize>) -> Option<Run> {
     let (tx, mut rx) = T::open::<M>(capacity)?;
     Some(Box::new(move |operations| {
@@ -113,7 +113,7 @@ fn try_pair<T: Channel, M: Payload>(capacity: Option<usize>) -> Option<Run> {
     }))
 }
 
-/// Producers on threads send their share, consumers on threads receive until the channel ends.
+/// Each producer thread sends its share of the messages. Consumer threads receive until the channel is closed.
 fn threads<T: Channel, M: Payload>(capacity: Option<usize>, producers: usize, consumers: usize) -> Option<Run> {
     let (_, rx) = T::open::<M>(capacity)?;
     if consumers > 1 {
@@ -122,7 +122,7 @@ fn threads<T: Channel, M: Payload>(capacity: Option<usize>, producers: usize, co
     Some(Box::new(move |operations| {
         let (tx, rx) = T::open::<M>(capacity).expect("opened before");
         let share = operations / producers;
-        // The clock starts when the first thread does: this one may be the last to be scheduled.
+        // The first thread that runs starts the clock, since this thread may be scheduled last.
         let barrier = Barrier::new(producers + consumers);
         let (sum, first, last) = thread::scope(|scope| {
             let senders: Vec<_> = (0..producers)
@@ -215,7 +215,7 @@ fn async_mpsc<M: Payload>(settings: &Settings, scenario: &str, capacity: Option<
     measure(settings, SUITE, scenario, MESSAGES, contenders);
 }
 
-/// One message goes there and back: between two threads, and between two tasks.
+/// Sends one message back and forth, between two threads and between two tasks.
 fn ping_pong(settings: &Settings) {
     type M = Words<1>;
 

@@ -1,4 +1,4 @@
-//! Priority push+pop at a given depth, against what a program would write by hand: a heap or a map behind a mutex.
+//! Measures a priority push and pop at a given depth. The peers are a heap and a map behind a mutex.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,13 +13,13 @@ use super::SUITE;
 use super::channel::{Payload, Words};
 use crate::report::{Contender, Settings, measure};
 
-/// A priority queue as a caller sees it.
+/// A priority queue.
 trait Queue<M> {
     fn push(&mut self, rank: i64, message: M);
     fn pop(&mut self) -> Option<(i64, M)>;
 }
 
-/// A message that carries its own rank, as the priority function sees it.
+/// A rank and a message. The priority function reads the rank.
 type Job<M> = (i64, M);
 
 impl<M: Payload> Queue<M> for PriorityMailbox<Job<M>> {
@@ -32,7 +32,7 @@ impl<M: Payload> Queue<M> for PriorityMailbox<Job<M>> {
     }
 }
 
-/// Orders by rank and arrival alone.
+/// A rank, an arrival number and a message. Only the first two define the order.
 struct Entry<M>(i64, u64, M);
 
 impl<M> PartialEq for Entry<M> {
@@ -73,7 +73,7 @@ impl<M> Queue<M> for Heap<M> {
 #[derive(Default)]
 struct Map<M>(Mutex<NumberedMap<M>>);
 
-/// The next number of arrival, and the messages by rank and number.
+/// The next arrival number, and the messages by rank and arrival number.
 type NumberedMap<M> = (u64, BTreeMap<(i64, u64), M>);
 
 impl<M> Queue<M> for Map<M> {
@@ -115,10 +115,10 @@ fn for_payload<M: Payload>(settings: &Settings) {
     }
 }
 
-/// Fills the queue to `depth` once; each operation then is one push and one pop.
+/// Fills the queue to `depth` once. Each operation is one push and one pop.
 ///
-/// With few levels a rank is one of them. With any key, a rank lies at random behind the one that was taken last, as
-/// deadlines do: otherwise the queue would soon hold only large keys, and each push be taken at once.
+/// With few levels, each rank is a random level. With arbitrary keys, each rank is the rank of the last pop plus a random
+/// number, like a deadline. Otherwise the queue would soon contain only large keys, and each push would be popped at once.
 fn contender<'a, M: Payload>(
     system: &'static str,
     mut queue: impl Queue<M> + 'a,
@@ -146,7 +146,7 @@ fn contender<'a, M: Payload>(
     })
 }
 
-/// xorshift64: the same ranks for everybody.
+/// The generator xorshift64 with a fixed seed: all systems get the same ranks.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! What is sent: a numbered body, fresh for each message, raw or as JSON. Whoever receives it reads the number.
+//! Message bodies: each body contains a number, is new for each message, and is raw or JSON. Receivers read the number.
 
 use std::array;
 use std::future::Future;
@@ -12,23 +12,23 @@ use postbox::{Json, Mailbox, Raw};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// How many messages a batch has.
+/// Number of messages in a batch.
 pub(crate) const BATCH: usize = 10;
 
-/// How one kind of body is sent and read by each system.
+/// How each system sends and reads one kind of body.
 pub(crate) trait Body: Send + 'static {
-    /// What our mailbox is typed with.
+    /// The message type of a Postbox mailbox.
     type Message: Send + 'static;
     type Codec: Encode<Self::Message> + Decode<Self::Message>;
 
     fn new() -> Self;
     /// Kind and size, for the scenario's name.
     fn name() -> String;
-    /// How many messages a mailbox holds that is not empty.
+    /// Number of messages in a deep mailbox.
     fn depth() -> usize;
 
     fn send(&mut self, mailbox: &MailboxOf<Self>, number: u64) -> SendMessage;
-    /// A batch, with numbers from `first` on.
+    /// Sends a batch with the numbers from `first` on.
     fn send_batch(&mut self, mailbox: &MailboxOf<Self>, first: u64) -> SendBatch;
     fn number(message: &Self::Message) -> u64;
 
@@ -41,10 +41,10 @@ pub(crate) trait Body: Send + 'static {
 
 pub(crate) type MailboxOf<B> = Mailbox<<B as Body>::Message, (), <B as Body>::Codec>;
 
-/// `N` bytes. Every system copies them once to send them.
-pub(crate) struct Plain<const N: usize>([u8; N]);
+/// A body of `N` raw bytes. Each system copies them once to send them.
+pub(crate) struct RawBody<const N: usize>([u8; N]);
 
-impl<const N: usize> Plain<N> {
+impl<const N: usize> RawBody<N> {
     fn numbered(&mut self, number: u64) -> &[u8; N] {
         self.0[..8].copy_from_slice(&number.to_le_bytes());
         &self.0
@@ -55,12 +55,12 @@ impl<const N: usize> Plain<N> {
     }
 }
 
-impl<const N: usize> Body for Plain<N> {
+impl<const N: usize> Body for RawBody<N> {
     type Message = Bytes;
     type Codec = Raw;
 
     fn new() -> Self {
-        Plain([0xA5; N])
+        RawBody([0xA5; N])
     }
 
     fn name() -> String {
@@ -102,10 +102,10 @@ impl<const N: usize> Body for Plain<N> {
     }
 }
 
-/// A million bodies of 4 KiB would take 4 GiB, for each system.
+/// Depth with large bodies: a million bodies of 4 KiB would take 4 GiB for each system.
 const LARGE_DEPTH: usize = 100_000;
 
-/// A value that every system writes as JSON to send it, and reads again.
+/// A value that each system encodes as JSON and decodes again.
 pub(crate) trait Document: Serialize + DeserializeOwned + Send + Sync + 'static {
     const NAME: &'static str;
     const DEPTH: usize;
@@ -114,8 +114,8 @@ pub(crate) trait Document: Serialize + DeserializeOwned + Send + Sync + 'static 
     fn set_number(&mut self, number: u64);
 }
 
-/// The values of a batch, and where the floor writes before it copies: a vector that grew while it was written would
-/// keep up to twice its size.
+/// The values of a batch, and a buffer in which [`Floor`](super::queue::Floor) encodes before it copies the bytes. Without
+/// the buffer, its vectors would keep unused capacity.
 pub(crate) struct Written<D>([D; BATCH], Vec<u8>);
 
 impl<D: Document> Written<D> {
@@ -175,7 +175,7 @@ impl<D: Document> Body for Written<D> {
     }
 }
 
-/// About 64 bytes.
+/// A value of about 64 bytes in JSON.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Job {
     number: u64,
@@ -200,7 +200,7 @@ impl Document for Job {
     }
 }
 
-/// About 4 KiB.
+/// A value of about 4 KiB in JSON.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Order {
     number: u64,

@@ -1,7 +1,7 @@
-//! Suite `memory`: mailboxes with leases, in memory, against a queue library and against a floor that does far less.
+//! Suite `memory`: leased mailboxes in memory, compared with a queue library and with a minimal queue without leases.
 //!
-//! A cycle is one message sent, received and acknowledged. Each body is made anew for its message, copied or written
-//! once; its receiver reads it.
+//! A cycle sends, receives and acknowledges one message. Each message has a new body, which is copied or encoded once and
+//! read by its receiver.
 
 pub(crate) mod body;
 mod queue;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use body::{BATCH, Body, Job, MailboxOf, Order, Plain, Written};
+use body::{BATCH, Body, Job, MailboxOf, Order, RawBody, Written};
 use queue::{Floor, Omniqueue, Postbox, Queue, WAIT, mailbox};
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,13 +23,13 @@ const SUITE: &str = "memory";
 
 /// Runs the whole suite.
 pub(crate) fn run(settings: &Settings) {
-    one_task_cycles::<Plain<64>>(settings, 200_000);
-    one_task_cycles::<Plain<4096>>(settings, 100_000);
+    one_task_cycles::<RawBody<64>>(settings, 200_000);
+    one_task_cycles::<RawBody<4096>>(settings, 100_000);
     one_task_cycles::<Written<Job>>(settings, 100_000);
     one_task_cycles::<Written<Order>>(settings, 4_000);
     for (shape, each) in [("two-threads", 1), ("four-threads", 2)] {
-        shared_cycles::<Plain<64>>(settings, shape, each, 1_000_000);
-        shared_cycles::<Plain<4096>>(settings, shape, each, 250_000);
+        shared_cycles::<RawBody<64>>(settings, shape, each, 1_000_000);
+        shared_cycles::<RawBody<4096>>(settings, shape, each, 250_000);
     }
     requests::run(settings);
     queued_bytes::<Postbox>(settings);
@@ -37,17 +37,17 @@ pub(crate) fn run(settings: &Settings) {
     queued_bytes::<Floor<false>>(settings);
 }
 
-/// A runtime on the caller's thread.
+/// A single-threaded runtime on the caller's thread.
 fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
 
-/// A runtime with this number of workers.
+/// A runtime with `threads` worker threads.
 fn workers(threads: usize) -> Runtime {
     Builder::new_multi_thread().worker_threads(threads).enable_time().build().expect("a runtime with workers")
 }
 
-/// How many messages a deep mailbox holds.
+/// Number of messages in a deep mailbox.
 fn depth<B: Body>(settings: &Settings) -> usize {
     if settings.quick { 10_000 } else { B::depth() }
 }
@@ -75,7 +75,7 @@ async fn fill<B: Body, Q: Queue<B>>(sender: &Q::Sender, depth: usize) {
     }
 }
 
-/// One task sends at the tail, and receives and acknowledges at the head.
+/// One task sends, receives and acknowledges messages, in a queue that contains `depth` other messages.
 fn one_task<B: Body, Q: Queue<B>>(batch: usize, depth: usize) -> Contender<'static> {
     let runtime = one_thread();
     let (sender, mut receivers) = Q::open(1);
@@ -103,8 +103,8 @@ fn one_task<B: Body, Q: Queue<B>>(batch: usize, depth: usize) -> Contender<'stat
     })
 }
 
-/// So many senders and as many receivers, each on a thread; the receivers take what there is, up to a batch. A round is long
-/// enough for the system to settle: rounds of 30 ms differ by a factor of two.
+/// Runs `each` senders and `each` receivers, all on different threads. Receivers take up to a batch at a time. Rounds are long,
+/// because the results of rounds of 30 ms differ by a factor of two.
 fn shared_cycles<B: Body>(settings: &Settings, shape: &str, each: usize, messages: usize) {
     let scenario = format!("cycle/{shape}/{}", B::name());
     let contenders =
@@ -112,14 +112,14 @@ fn shared_cycles<B: Body>(settings: &Settings, shape: &str, each: usize, message
     measure(settings, SUITE, &scenario, messages, contenders);
 }
 
-/// Ends a receiver.
+/// A message with this number ends a receiver.
 const STOP: u64 = u64::MAX;
 
-/// How far messages have come, for senders and receivers that share a queue.
+/// The progress of senders and receivers that share a queue.
 struct Progress {
     messages: u64,
     senders: u64,
-    /// On a cache line of its own: only the receivers write it.
+    /// On a separate cache line, because the receivers write it and the senders read the other fields.
     received: Received,
 }
 
@@ -127,7 +127,8 @@ struct Progress {
 struct Received(AtomicU64);
 
 impl Progress {
-    /// Senders stop when this number of their messages wait: otherwise the faster side decides how much memory is touched.
+    /// Senders pause while this number of messages is not received. Otherwise the relative speed of senders and receivers
+    /// would decide how much memory is used.
     const WINDOW: u64 = 1024;
 
     fn new(messages: usize, senders: usize) -> Arc<Self> {
@@ -136,30 +137,30 @@ impl Progress {
         Arc::new(Progress { messages, senders, received: Received(AtomicU64::new(0)) })
     }
 
-    /// Of each sender.
+    /// The numbers that each sender sends.
     fn numbers(&self) -> std::ops::Range<u64> {
         0..self.messages / self.senders
     }
 
-    /// Whether a sender must let the receivers go on before it sends this number. Looks only now and then.
+    /// Whether a sender must wait for receivers before it sends this number. Only every 64th call checks.
     fn is_ahead(&self, number: u64) -> bool {
         number.is_multiple_of(64) && number * self.senders > self.received.0.load(Ordering::Relaxed) + Self::WINDOW
     }
 
-    /// Notes what a receiver got.
+    /// Counts the messages that a receiver has received, and adds their numbers to `sum`.
     fn note(&self, numbers: &[u64], sum: &mut u64) -> Next {
-        let own = numbers.iter().filter(|&&number| number != STOP);
-        let many = own.clone().count();
-        *sum += own.sum::<u64>();
-        let all = self.received.0.fetch_add(many as u64, Ordering::Relaxed) + many as u64;
-        match (all == self.messages && many > 0, many < numbers.len()) {
+        let messages = numbers.iter().filter(|&&number| number != STOP);
+        let count = messages.clone().count();
+        *sum += messages.sum::<u64>();
+        let all = self.received.0.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
+        match (all == self.messages && count > 0, count < numbers.len()) {
             (true, _) => Next::StopOthers,
             (false, true) => Next::Stop,
             (false, false) => Next::Receive,
         }
     }
 
-    /// The sums of the receivers must be those of the senders.
+    /// Checks that the receivers' sums equal the senders' sums.
     fn check(&self, sums: impl Iterator<Item = u64>) {
         let numbers = self.numbers();
         assert_eq!(sums.sum::<u64>(), self.senders * numbers.sum::<u64>(), "messages were lost");
@@ -169,12 +170,12 @@ impl Progress {
 /// What a receiver does next.
 enum Next {
     Receive,
-    /// It got the last message: the others wait.
+    /// This receiver has received the last message, so it sends a stop message to each of the others.
     StopOthers,
     Stop,
 }
 
-/// Tasks on a runtime with a worker for each.
+/// Runs the senders and receivers as tasks on a runtime with one worker thread for each.
 fn tasks<B: Body, Q: Queue<B>>(each: usize) -> Contender<'static> {
     let runtime = workers(2 * each);
     Contender::new(Q::NAME, move |operations| {
@@ -220,7 +221,7 @@ fn tasks<B: Body, Q: Queue<B>>(each: usize) -> Contender<'static> {
     })
 }
 
-/// Ours without a runtime.
+/// Runs Postbox's senders and receivers on threads without a runtime.
 fn threads<B: Body>(each: usize) -> Contender<'static> {
     Contender::new("postbox-blocking", move |operations| {
         let mailbox = mailbox::<B>();
@@ -273,9 +274,9 @@ fn threads<B: Body>(each: usize) -> Contender<'static> {
     })
 }
 
-/// How many bytes a queued message takes, with its body of 64 bytes.
-fn queued_bytes<Q: Queue<Plain<64>>>(settings: &Settings) {
-    type B = Plain<64>;
+/// Measures the memory of a queued message with a body of 64 bytes.
+fn queued_bytes<Q: Queue<RawBody<64>>>(settings: &Settings) {
+    type B = RawBody<64>;
     let scenario = "queued-bytes/raw/64B";
     if settings.includes(scenario) {
         let runtime = one_thread();

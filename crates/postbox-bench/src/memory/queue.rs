@@ -1,4 +1,4 @@
-//! Postbox and its peers behind one face: send, receive, acknowledge.
+//! A common trait for Postbox and its peers: send, receive, acknowledge.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -13,18 +13,18 @@ use tokio::sync::Notify;
 
 use super::body::{BATCH, Body, MailboxOf};
 
-/// How long a receiver waits for a message, where the system lets it say so. None ever waits so long.
+/// Maximum wait of a receiver, where the system has such an option. No receiver waits that long.
 pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
-/// A queue as tasks use it.
+/// A queue that tasks use.
 pub(crate) trait Queue<B: Body> {
     const NAME: &'static str;
     type Sender: Clone + Send + Sync + 'static;
     type Receiver: Send + 'static;
-    /// An empty queue with this number of receivers.
+    /// Opens an empty queue with this number of receivers.
     fn open(receivers: usize) -> (Self::Sender, Vec<Self::Receiver>);
     fn send(sender: &Self::Sender, body: &mut B, number: u64) -> impl Future<Output = ()> + Send;
-    /// A batch, with numbers from `first` on.
+    /// Sends a batch with the numbers from `first` on.
     fn send_batch(sender: &Self::Sender, body: &mut B, first: u64) -> impl Future<Output = ()> + Send;
     /// Receives one message, reads its number, and acknowledges it.
     fn receive(receiver: &mut Self::Receiver) -> impl Future<Output = u64> + Send;
@@ -73,17 +73,18 @@ impl<B: Body> Queue<B> for Postbox {
     }
 }
 
-/// Tokio's channel with acknowledgements. A message has no id, no lease, no count of deliveries and no time: one that is
-/// neither acknowledged nor given back is lost. The mailbox has no counts, and one receiver. A batch is sent one by one.
+/// The crate `omniqueue` in memory: a Tokio channel with acknowledgements. Messages have no id, lease, delivery count or time.
+/// A message that is neither acknowledged nor given back is lost. A queue has no counts and one receiver. The messages of a
+/// batch are sent one by one.
 pub(crate) struct Omniqueue;
 
-/// Several tasks share the one receiver behind a lock that is held while one of them waits.
+/// One receiver, or one that several tasks share behind a lock, which is held while a task waits.
 pub(crate) enum Consumer {
     Own(InMemoryConsumer),
     Shared(Arc<tokio::sync::Mutex<InMemoryConsumer>>),
 }
 
-/// Both ends of a queue. Nothing is awaited to make them.
+/// Creates both ends of a queue. The builder's future is ready at once.
 pub(crate) fn omniqueue_pair() -> (Arc<InMemoryProducer>, InMemoryConsumer) {
     let (producer, consumer) =
         postbox_core::wait_for(InMemoryBackend::builder().build_pair()).expect("it cannot fail in memory");
@@ -142,9 +143,9 @@ impl<B: Body> Queue<B> for Omniqueue {
     }
 }
 
-/// The floor: what a program would write by hand. What is taken is gone: no acknowledgement, lease, id or count.
+/// A minimal hand-written queue without acknowledgements, leases, ids or counts: a deque behind a mutex.
 ///
-/// It lets a receiver wait only where there are several tasks (`WAITS`), with tokio's `Notify`.
+/// With `WAITS`, a receiver waits for a message with Tokio's `Notify`. A single task never has to wait.
 pub(crate) struct Floor<const WAITS: bool>;
 
 #[derive(Default)]
@@ -175,8 +176,8 @@ impl<const WAITS: bool> Bodies<WAITS> {
         loop {
             {
                 let mut queue = self.queue.lock();
-                let many = queue.len().min(BATCH);
-                bodies.extend(queue.drain(..many));
+                let count = queue.len().min(BATCH);
+                bodies.extend(queue.drain(..count));
             }
             if !bodies.is_empty() {
                 return;

@@ -1,4 +1,4 @@
-//! Requests and replies, against what a program would do with a peer: one queue there and one back.
+//! Requests and replies. A peer needs two queues for them, one for requests and one for replies.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -10,121 +10,121 @@ use bytes::Bytes;
 use omniqueue::backends::{InMemoryConsumer, InMemoryProducer};
 use postbox::{Connection, Mailbox, MemoryBackend, Raw, Reply};
 
-use super::body::{Body, Plain};
+use super::body::{Body, RawBody};
 use super::queue::{Bodies, Floor, Omniqueue, Postbox, Queue, WAIT, finish, omniqueue_pair};
 use super::{SUITE, one_thread, workers};
 use crate::report::{Contender, Settings, measure, print_value};
 
-type B = Plain<64>;
+type B = RawBody<64>;
 
-/// Tells the server to end.
+/// A request with this number ends the server.
 const STOP: u64 = u64::MAX;
 
-/// One task sends a request, another answers with the number in it.
+/// A client that sends requests, and a server that answers each with the number of the request.
 trait Requests: 'static {
     const NAME: &'static str;
     type Client: Send + 'static;
     type Server: Send + 'static;
-    /// What is awaited.
-    type Asked: Send;
+    /// The client's state while it waits for an answer.
+    type Pending: Send;
     fn open() -> (Self::Client, Self::Server);
-    fn ask(client: &mut Self::Client, body: &mut B, number: u64) -> impl Future<Output = Self::Asked> + Send;
-    /// Answers one request, and tells its number.
+    fn request(client: &mut Self::Client, body: &mut B, number: u64) -> impl Future<Output = Self::Pending> + Send;
+    /// Answers one request and returns its number.
     fn serve(server: &mut Self::Server, body: &mut B) -> impl Future<Output = u64> + Send;
-    /// The number in the answer.
-    fn answer(client: &mut Self::Client, asked: Self::Asked) -> impl Future<Output = u64> + Send;
+    /// Waits for the answer and returns its number.
+    fn answer(client: &mut Self::Client, pending: Self::Pending) -> impl Future<Output = u64> + Send;
 }
 
-type Asking = Mailbox<Bytes, Bytes, Raw>;
+type RequestMailbox = Mailbox<Bytes, Bytes, Raw>;
 
-fn mailbox() -> Asking {
+fn mailbox() -> RequestMailbox {
     Connection::new(MemoryBackend::new()).mailbox("bench").expect("the name is good")
 }
 
 impl Requests for Postbox {
     const NAME: &'static str = <Postbox as Queue<B>>::NAME;
-    type Client = Asking;
-    type Server = Asking;
-    type Asked = Reply<Bytes, Raw>;
+    type Client = RequestMailbox;
+    type Server = RequestMailbox;
+    type Pending = Reply<Bytes, Raw>;
 
     fn open() -> (Self::Client, Self::Server) {
         let mailbox = mailbox();
         (mailbox.clone(), mailbox)
     }
 
-    async fn ask(mailbox: &mut Asking, body: &mut B, number: u64) -> Self::Asked {
+    async fn request(mailbox: &mut RequestMailbox, body: &mut B, number: u64) -> Self::Pending {
         mailbox.send_expecting_reply(&body.bytes(number)).await.expect("stored")
     }
 
-    async fn serve(mailbox: &mut Asking, body: &mut B) -> u64 {
+    async fn serve(mailbox: &mut RequestMailbox, body: &mut B) -> u64 {
         let messages = mailbox.receive().wait_time(WAIT).await.expect("received");
         let number = B::number(&messages[0].body);
         messages[0].reply(&body.bytes(number)).await.expect("answered");
         number
     }
 
-    async fn answer(_: &mut Asking, reply: Self::Asked) -> u64 {
+    async fn answer(_: &mut RequestMailbox, reply: Self::Pending) -> u64 {
         B::number(&reply.wait().await.expect("an answer"))
     }
 }
 
-/// Answers have no name: only one client may ask, and one request at a time. None expires.
+/// Answers have no ids, so there is one client with one request at a time. Requests do not expire.
 impl Requests for Omniqueue {
     const NAME: &'static str = <Omniqueue as Queue<B>>::NAME;
     type Client = (Arc<InMemoryProducer>, InMemoryConsumer);
     type Server = (Arc<InMemoryProducer>, InMemoryConsumer);
-    type Asked = ();
+    type Pending = ();
 
     fn open() -> (Self::Client, Self::Server) {
-        let (ask, asked) = omniqueue_pair();
-        let (answer, answered) = omniqueue_pair();
-        ((ask, answered), (answer, asked))
+        let (requests, received_requests) = omniqueue_pair();
+        let (answers, received_answers) = omniqueue_pair();
+        ((requests, received_answers), (answers, received_requests))
     }
 
-    async fn ask((ask, _): &mut Self::Client, body: &mut B, number: u64) {
-        body.send_to(ask, number).await;
+    async fn request((requests, _): &mut Self::Client, body: &mut B, number: u64) {
+        body.send_to(requests, number).await;
     }
 
-    async fn serve((answer, asked): &mut Self::Server, body: &mut B) -> u64 {
-        let request = asked.receive().await.expect("received");
+    async fn serve((answers, requests): &mut Self::Server, body: &mut B) -> u64 {
+        let request = requests.receive().await.expect("received");
         let number = B::number_of(&request);
-        body.send_to(answer, number).await;
+        body.send_to(answers, number).await;
         finish(request).await;
         number
     }
 
-    async fn answer((_, answered): &mut Self::Client, (): ()) -> u64 {
-        let answer = answered.receive().await.expect("received");
+    async fn answer((_, answers): &mut Self::Client, (): ()) -> u64 {
+        let answer = answers.receive().await.expect("received");
         let number = B::number_of(&answer);
         finish(answer).await;
         number
     }
 }
 
-/// As above, and a request whose server dies is lost.
+/// Has the limits of omniqueue, and loses a request if its server dies.
 impl<const WAITS: bool> Requests for Floor<WAITS> {
     const NAME: &'static str = <Floor<WAITS> as Queue<B>>::NAME;
     type Client = [Arc<Bodies<WAITS>>; 2];
     type Server = [Arc<Bodies<WAITS>>; 2];
-    type Asked = ();
+    type Pending = ();
 
     fn open() -> (Self::Client, Self::Server) {
         let both: Self::Client = Default::default();
         (both.clone(), both)
     }
 
-    async fn ask([there, _]: &mut Self::Client, body: &mut B, number: u64) {
-        there.push(body.vec(number));
+    async fn request([requests, _]: &mut Self::Client, body: &mut B, number: u64) {
+        requests.push(body.vec(number));
     }
 
-    async fn serve([there, back]: &mut Self::Server, body: &mut B) -> u64 {
-        let number = B::number_in(&there.pop().await);
-        back.push(body.vec(number));
+    async fn serve([requests, replies]: &mut Self::Server, body: &mut B) -> u64 {
+        let number = B::number_in(&requests.pop().await);
+        replies.push(body.vec(number));
         number
     }
 
-    async fn answer([_, back]: &mut Self::Client, (): ()) -> u64 {
-        B::number_in(&back.pop().await)
+    async fn answer([_, replies]: &mut Self::Client, (): ()) -> u64 {
+        B::number_in(&replies.pop().await)
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn run(settings: &Settings) {
     }
 }
 
-/// One task asks, answers and has the answer.
+/// One task sends a request, answers it and receives the answer.
 fn one_task<T: Requests>() -> Contender<'static> {
     let runtime = one_thread();
     let (mut client, mut server) = T::open();
@@ -162,16 +162,16 @@ fn one_task<T: Requests>() -> Contender<'static> {
             let (mut body, mut answer) = (B::new(), B::new());
             let start = Instant::now();
             for number in 0..operations as u64 {
-                let asked = T::ask(&mut client, &mut body, number).await;
+                let pending = T::request(&mut client, &mut body, number).await;
                 T::serve(&mut server, &mut answer).await;
-                assert_eq!(T::answer(&mut client, asked).await, number);
+                assert_eq!(T::answer(&mut client, pending).await, number);
             }
             start.elapsed()
         })
     })
 }
 
-/// A client and a server on a runtime with two workers: where they run is up to the runtime.
+/// A client and a server on a runtime with two worker threads. The runtime decides which thread runs each.
 fn two_tasks<T: Requests>(times: &RefCell<Vec<Duration>>) -> Contender<'_> {
     let runtime = workers(2);
     Contender::new(T::NAME, move |operations| {
@@ -185,19 +185,19 @@ fn two_tasks<T: Requests>(times: &RefCell<Vec<Duration>>) -> Contender<'_> {
             let mut times = Vec::with_capacity(operations);
             for number in 0..operations as u64 {
                 let start = Instant::now();
-                let asked = T::ask(&mut client, &mut body, number).await;
-                assert_eq!(T::answer(&mut client, asked).await, number);
+                let pending = T::request(&mut client, &mut body, number).await;
+                assert_eq!(T::answer(&mut client, pending).await, number);
                 times.push(start.elapsed());
             }
-            let asked = T::ask(&mut client, &mut body, STOP).await;
-            T::answer(&mut client, asked).await;
+            let pending = T::request(&mut client, &mut body, STOP).await;
+            T::answer(&mut client, pending).await;
             times
         });
         keep(times, runtime.block_on(client).expect("the client"))
     })
 }
 
-/// Ours without a runtime: a client and a server on threads of their own.
+/// Postbox without a runtime: a client and a server on different threads.
 fn two_threads(times: &RefCell<Vec<Duration>>) -> Contender<'_> {
     Contender::new("postbox-blocking", move |operations| {
         let mailbox = mailbox();
@@ -216,23 +216,23 @@ fn two_threads(times: &RefCell<Vec<Duration>>) -> Contender<'_> {
             }
         });
         let mut body = B::new();
-        let mut ask = |number| {
+        let mut request = |number| {
             let reply = mailbox.send_expecting_reply(&body.bytes(number)).blocking().expect("stored");
             assert_eq!(B::number(&reply.wait().blocking().expect("an answer")), number);
         };
         let mut taken = Vec::with_capacity(operations);
         for number in 0..operations as u64 {
             let start = Instant::now();
-            ask(number);
+            request(number);
             taken.push(start.elapsed());
         }
-        ask(STOP);
+        request(STOP);
         server.join().expect("the server");
         keep(times, taken)
     })
 }
 
-/// Keeps the times of all requests of a run; the run took their sum.
+/// Stores the times of all requests of a run, and returns their sum.
 fn keep(all: &RefCell<Vec<Duration>>, times: Vec<Duration>) -> Duration {
     let took = times.iter().sum();
     all.borrow_mut().extend(times);

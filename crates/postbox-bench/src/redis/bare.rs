@@ -1,5 +1,5 @@
-//! The limits: the least that a queue with leases does, by scripts through the bare client. They know no receipts, counts,
-//! waiting or answers that are lost, and nothing that is not acknowledged comes back.
+//! Theoretical limits: minimal scripts for a queue with leases, run by the bare client. They have no receipts, no counts and
+//! no waits, do not handle lost replies, and do not deliver a message again that is not acknowledged.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -13,18 +13,19 @@ use postbox_test_servers::Redis;
 use super::queue::{LEASE, Queue};
 use crate::memory::body::{Document, Job};
 
-/// How the inside of a script treats the messages of a batch: one command for each, or one for all.
+/// A set of scripts. They differ in the batch size, and in the number of commands for a batch.
 pub(crate) trait Style: Clone + Send + Sync + 'static {
     const NAME: &'static str;
     /// KEYS: pending (list), data (hash). ARGV: id and body of each.
     const SEND: &'static str;
-    /// KEYS: pending, data, invisible (sorted set). ARGV: how many at most, milliseconds. Answers ids and bodies in turn.
+    /// KEYS: pending, data, invisible (sorted set). ARGV: the maximum number of messages, the lease in milliseconds. Returns
+    /// ids and bodies in turn.
     const RECEIVE: &'static str;
     /// KEYS: invisible, data. ARGV: ids.
     const ACKNOWLEDGE: &'static str;
 }
 
-/// A script for each message.
+/// Scripts that handle one message.
 #[derive(Clone)]
 pub(crate) struct One;
 
@@ -44,7 +45,7 @@ impl Style for One {
         return redis.call('HDEL', KEYS[2], ARGV[1])";
 }
 
-/// A script for ten messages, with the commands of each.
+/// Scripts that handle up to ten messages, with one command per message.
 #[derive(Clone)]
 pub(crate) struct Ten;
 
@@ -73,11 +74,11 @@ impl Style for Ten {
         return #ARGV";
 }
 
-/// A script for ten messages, with one command of each kind.
+/// Scripts that handle up to ten messages, with one variadic command of each kind.
 #[derive(Clone)]
-pub(crate) struct Lean;
+pub(crate) struct Variadic;
 
-impl Style for Lean {
+impl Style for Variadic {
     const NAME: &'static str = "limit-variadic-10";
     const SEND: &'static str = "
         local ids = {}
@@ -143,17 +144,17 @@ impl<S: Style> Queue for Bare<S> {
         let mut call = shared.send.prepare_invoke();
         call.key(&shared.pending).key(&shared.data);
         for job in jobs {
-            // As long as the ids of others.
+            // An id of the same length as those of the other systems.
             let id = u128::from(shared.ids.fetch_add(1, Ordering::Relaxed)).to_be_bytes();
             call.arg(&id[..]).arg(serde_json::to_vec(job).expect("it can be written"));
         }
         call.invoke_async::<()>(&mut self.connection).await.expect("sent");
     }
 
-    async fn receive(&mut self, most: usize) -> usize {
+    async fn receive(&mut self, max: usize) -> usize {
         let shared = &self.shared;
         let mut call = shared.receive.prepare_invoke();
-        call.key(&shared.pending).key(&shared.data).key(&shared.invisible).arg(most).arg(LEASE.as_millis() as u64);
+        call.key(&shared.pending).key(&shared.data).key(&shared.invisible).arg(max).arg(LEASE.as_millis() as u64);
         let found: Vec<(Vec<u8>, Vec<u8>)> = call.invoke_async(&mut self.connection).await.expect("received");
         if found.is_empty() {
             return 0;

@@ -1,5 +1,5 @@
-//! How long it takes from the call of `send` until a receiver that waits has the message, in the process that sends or apart
-//! from it, and how long a `PING` takes.
+//! Measures the time from the call of `send` until a waiting receiver has the message, and the time of a `PING`. The receiver
+//! shares the sender's connection, or has its own like a receiver in another process.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use crate::report::{Settings, print_value};
 
 const SCENARIO: &str = "latency/send-to-waiting-receiver";
 
-/// Sends to a receiver that waits.
+/// A sender and a receiver that waits.
 struct Pair<Q> {
     sender: Q,
     arrivals: mpsc::UnboundedReceiver<Instant>,
     took: Vec<Duration>,
 }
 
-/// A queue whose receivers wait.
+/// A queue whose receivers can wait.
 trait Waiting: Queue {
-    /// Waits for a message and acknowledges it. The moment at which it was there.
+    /// Waits for a message and acknowledges it. Returns the time at which it arrived.
     fn wait(&mut self) -> impl Future<Output = Instant> + Send;
 }
 
@@ -53,7 +53,7 @@ impl<Q: Waiting> Pair<Q> {
         Self::of(handles.remove(0), handles.remove(0))
     }
 
-    /// The receiver has a connection of its own, as in another process.
+    /// Like `open`, with a separate connection for the receiver, as in another process.
     async fn open_apart(server: &Redis) -> Self {
         let name = name();
         Self::of(Q::open(server, &name, 1).await.remove(0), Q::open(server, &name, 1).await.remove(0))
@@ -65,15 +65,15 @@ impl<Q: Waiting> Pair<Q> {
         Pair { sender, arrivals, took: Vec::new() }
     }
 
-    async fn once(&mut self) {
+    async fn measure_once(&mut self) {
         pause().await;
         let start = Instant::now();
         self.sender.send(&[Job::new()]).await;
-        self.took.push(self.arrivals.recv().await.expect("the receiver goes on") - start);
+        self.took.push(self.arrivals.recv().await.expect("the receiver runs") - start);
     }
 }
 
-/// By then a receiver waits again, and the machine is at rest.
+/// Waits until the receiver waits again and the machine is idle.
 async fn pause() {
     tokio::time::sleep(Duration::from_millis(2)).await;
 }
@@ -85,21 +85,21 @@ pub(super) fn run(settings: &Settings, server: &Redis) {
     }
     runtime().block_on(async {
         let mut ping = connect(server).await;
-        let (mut ours, mut apart) = (Pair::<Postbox>::open(server).await, Pair::<Postbox>::open_apart(server).await);
+        let (mut shared, mut apart) = (Pair::<Postbox>::open(server).await, Pair::<Postbox>::open_apart(server).await);
         let mut omniqueue = Pair::<Omniqueue>::open(server).await;
         let mut pings = Vec::new();
         for round in 0..settings.scale(3_000) {
-            // In turn, since the second one finds the server warm.
-            let (first, second) = if round % 2 == 0 { (&mut ours, &mut apart) } else { (&mut apart, &mut ours) };
-            first.once().await;
-            second.once().await;
-            omniqueue.once().await;
+            // The order alternates, since the second measurement benefits from warm caches of the server.
+            let (first, second) = if round % 2 == 0 { (&mut shared, &mut apart) } else { (&mut apart, &mut shared) };
+            first.measure_once().await;
+            second.measure_once().await;
+            omniqueue.measure_once().await;
             pause().await;
             let start = Instant::now();
             cmd("PING").query_async::<String>(&mut ping).await.expect("an answer");
             pings.push(start.elapsed());
         }
-        print(settings, Postbox::NAME, &mut ours.took);
+        print(settings, Postbox::NAME, &mut shared.took);
         print(settings, "postbox-apart", &mut apart.took);
         print(settings, Omniqueue::NAME, &mut omniqueue.took);
         print(settings, "limit-ping", &mut pings);

@@ -1,7 +1,7 @@
-//! Suite `redis`: mailboxes on a server of its own, without persistence, against other libraries and against the least that
-//! scripts can do.
+//! Suite `redis`: mailboxes on a dedicated server without persistence, compared with other libraries and with minimal
+//! scripts.
 //!
-//! A cycle is one message of 64 bytes of JSON sent, received, read and acknowledged. All share the machine with the server.
+//! A cycle sends, receives, decodes and acknowledges one message of 64 bytes of JSON. The server runs on the same machine.
 
 mod bare;
 mod latency;
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use bare::{Bare, Lean, One, Ten};
+use bare::{Bare, One, Ten, Variadic};
 pub(crate) use paced::{ROLE, process};
 use postbox_test_servers::Redis;
 use queue::{Jobs, Omniqueue, Postbox, Queue, RsmqQueue, WAIT, connection};
@@ -44,13 +44,13 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// A name that nobody has used.
+/// A new mailbox name.
 fn name() -> String {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     format!("bench-{}", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What the server has spent, in microseconds.
+/// The processor time of the server, in microseconds.
 fn cpu(server: &Redis) -> f64 {
     let info = server.info("cpu");
     let seconds = |field: &str| -> f64 {
@@ -97,12 +97,12 @@ fn batches(settings: &Settings, server: &Redis, tasks: usize, operations: usize)
             cycles::<RsmqQueue>(server, tasks, 10, 0),
             cycles::<Omniqueue>(server, tasks, 10, 0),
             cycles::<Bare<Ten>>(server, tasks, 10, 0),
-            cycles::<Bare<Lean>>(server, tasks, 10, 0),
+            cycles::<Bare<Variadic>>(server, tasks, 10, 0),
         ]
     });
 }
 
-/// A deep mailbox, and an empty one beside it.
+/// Compares a deep mailbox with an empty one.
 fn deep(settings: &Settings, server: &Redis, tasks: usize, batch: usize, operations: usize) {
     let depth = if settings.quick { 2_000 } else { 1_000_000 };
     measure(settings, server, &format!("cycle/tasks-{tasks}/batch-{batch}/depth-{depth}"), operations, || {
@@ -110,16 +110,16 @@ fn deep(settings: &Settings, server: &Redis, tasks: usize, batch: usize, operati
             cycles::<Postbox>(server, tasks, batch, depth),
             Contender { system: "postbox-depth-0", ..cycles::<Postbox>(server, tasks, batch, 0) },
             cycles::<RsmqQueue>(server, tasks, batch, depth),
-            cycles::<Bare<Lean>>(server, tasks, batch, depth),
+            cycles::<Bare<Variadic>>(server, tasks, batch, depth),
         ]
     });
 }
 
-fn jobs(many: usize) -> Vec<Job> {
-    (0..many).map(|_| Job::new()).collect()
+fn jobs(count: usize) -> Vec<Job> {
+    (0..count).map(|_| Job::new()).collect()
 }
 
-/// Tasks that each send a batch, and receive and acknowledge as many.
+/// Each task repeatedly sends a batch, then receives and acknowledges the same number of messages.
 fn cycles<Q: Queue>(server: &Redis, tasks: usize, batch: usize, depth: usize) -> Contender<'static> {
     let runtime = runtime();
     let mut handles = runtime.block_on(Q::open(server, &name(), tasks));
@@ -152,7 +152,7 @@ fn cycles<Q: Queue>(server: &Redis, tasks: usize, batch: usize, depth: usize) ->
     })
 }
 
-/// Ours on a thread, without a runtime.
+/// Postbox on one thread without a runtime.
 fn blocking(server: &Redis) -> Contender<'static> {
     let jobs: Jobs = connection(server).mailbox(&name()).expect("the name is good");
     let mut job = Job::new();
@@ -169,7 +169,7 @@ fn blocking(server: &Redis) -> Contender<'static> {
     })
 }
 
-/// How many connections are open while 64 tasks are at work, and while many wait.
+/// Counts the open connections while 64 tasks run cycles, and while 1 000 mailboxes wait.
 fn connections(settings: &Settings, server: &Redis) {
     fn at_work<Q: Queue>(settings: &Settings, server: &Redis) {
         let before = server.connected_clients();
@@ -191,7 +191,7 @@ fn connections(settings: &Settings, server: &Redis) {
         let waiting: Vec<_> =
             mailboxes.iter().map(|jobs| runtime.spawn(jobs.receive().wait_time(WAIT).into_future())).collect();
         let open = runtime.block_on(async {
-            // One message for each: all have waited when all have been woken.
+            // Send one message to each mailbox. When all receives have returned, all of them have waited.
             let open = server.connected_clients() - before;
             for jobs in &mailboxes {
                 jobs.send(&Job::new()).await.expect("sent");
@@ -205,7 +205,7 @@ fn connections(settings: &Settings, server: &Redis) {
     }
 }
 
-/// What the server does at most: a push and a pop of 64 bytes, 50 connections, 16 requests in flight on each.
+/// The limit of the server: pushes and pops of 64 bytes, on 50 connections with 16 requests in flight on each.
 fn redis_benchmark(settings: &Settings, server: &Redis) {
     let scenario = "pipelined/redis-benchmark";
     if !settings.includes(scenario) {

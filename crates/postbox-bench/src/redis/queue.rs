@@ -1,4 +1,4 @@
-//! Postbox and its peers behind one face: send, then receive and acknowledge.
+//! A common trait for Postbox and its peers: send, then receive and acknowledge.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -17,24 +17,24 @@ use rsmq_async::{Rsmq, RsmqConnection as _, RsmqOptions};
 
 use crate::memory::body::{Document, Job};
 
-/// For how long a message is leased, where that can be said. None is kept so long.
+/// Length of a lease, where the system has such an option. No message is kept that long.
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
 
-/// How long a receiver waits for a message, where that can be said. None ever waits so long.
+/// Maximum wait of a receiver, where the system has such an option. No receiver waits that long.
 pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
-/// A queue as tasks use it.
+/// A queue that tasks use.
 pub(crate) trait Queue: Sized + Send + 'static {
     const NAME: &'static str;
-    /// An empty queue of that name, with a handle for each task.
+    /// Opens an empty queue with a handle for each task.
     fn open(server: &Redis, name: &str, tasks: usize) -> impl Future<Output = Vec<Self>> + Send;
-    /// Sends all, as one batch where there are several.
+    /// Sends all jobs, as a batch if there are several.
     fn send(&mut self, jobs: &[Job]) -> impl Future<Output = ()> + Send;
-    /// Receives at most this number, reads and acknowledges them, and returns how many there were.
-    fn receive(&mut self, most: usize) -> impl Future<Output = usize> + Send;
+    /// Receives, decodes and acknowledges at most `max` messages. Returns their number.
+    fn receive(&mut self, max: usize) -> impl Future<Output = usize> + Send;
 }
 
-/// What every receiver does with a message.
+/// Decodes a message, as every receiver does.
 fn read(body: &[u8]) {
     black_box(serde_json::from_slice::<Job>(body).expect("it is JSON").number());
 }
@@ -44,7 +44,7 @@ pub(crate) type Jobs = Mailbox<Job, (), Json>;
 #[derive(Clone)]
 pub(crate) struct Postbox(pub(crate) Jobs);
 
-/// All mailboxes of a connection.
+/// Opens a connection to the server.
 pub(crate) fn connection(server: &Redis) -> Connection {
     let client = Client::open(server.url()).expect("a good address");
     Connection::new(RedisBackend::from_client(client).expect("a good client"))
@@ -67,8 +67,8 @@ impl Queue for Postbox {
         }
     }
 
-    async fn receive(&mut self, most: usize) -> usize {
-        let messages = self.0.receive().max_messages(most).await.expect("received");
+    async fn receive(&mut self, max: usize) -> usize {
+        let messages = self.0.receive().max_messages(max).await.expect("received");
         for message in &messages {
             black_box(message.body.number());
         }
@@ -83,8 +83,8 @@ impl Queue for Postbox {
     }
 }
 
-/// A port of rsmq: leases and counts of deliveries, ids instead of receipts, batches of sends and receives, none of
-/// deletions. It does not wait.
+/// The crate `rsmq_async`, a port of rsmq. It has leases, delivery counts, and batches of sends and receives. It has no
+/// receipts, no batches of deletions, and no waits.
 #[derive(Clone)]
 pub(crate) struct RsmqQueue {
     rsmq: Rsmq,
@@ -114,9 +114,9 @@ impl Queue for RsmqQueue {
         }
     }
 
-    async fn receive(&mut self, most: usize) -> usize {
+    async fn receive(&mut self, max: usize) -> usize {
         let rsmq = &mut self.rsmq;
-        if most == 1 {
+        if max == 1 {
             let Some(message) = rsmq.receive_message::<Vec<u8>>(&self.name, None).await.expect("received") else {
                 return 0;
             };
@@ -124,9 +124,9 @@ impl Queue for RsmqQueue {
             assert!(rsmq.delete_message(&self.name, &message.id).await.expect("deleted"));
             return 1;
         }
-        let received = rsmq.receive_message_batch::<Vec<u8>>(&self.name, None, most as u32).await;
+        let received = rsmq.receive_message_batch::<Vec<u8>>(&self.name, None, max as u32).await;
         let messages = received.expect("received");
-        // In one go: the connection sends them one after the other without waiting for answers.
+        // All deletions are pipelined on one connection.
         let deleted = join_all(messages.iter().map(|message| {
             read(&message.message);
             let (mut rsmq, name) = (self.rsmq.clone(), &self.name);
@@ -137,8 +137,8 @@ impl Queue for RsmqQueue {
     }
 }
 
-/// Streams with a consumer group. A batch is sent one by one, at the same time, and acknowledged so. A waiting receiver
-/// blocks a connection, and there is a consumer for each task.
+/// The crate `omniqueue` on Redis streams with a consumer group. The messages of a batch are sent and acknowledged by
+/// concurrent single requests. A waiting receiver blocks a connection, and each task has a consumer.
 pub(crate) struct Omniqueue {
     producer: Arc<RedisProducer<RedisConnectionManager>>,
     pub(crate) consumer: RedisConsumer<RedisConnectionManager>,
@@ -157,7 +157,7 @@ impl Queue for Omniqueue {
 
     async fn open(server: &Redis, name: &str, tasks: usize) -> Vec<Self> {
         server.command(&["XGROUP", "CREATE", name, "bench", "$", "MKSTREAM"]);
-        // Two of each pool are for what it does in the background.
+        // Two connections of each pool are used by omniqueue's background tasks.
         let config = |connections: usize| RedisConfig {
             dsn: server.url(),
             max_connections: connections as u16 + 2,
@@ -187,14 +187,14 @@ impl Queue for Omniqueue {
         sends.await.into_iter().for_each(|sent| sent.expect("sent"));
     }
 
-    async fn receive(&mut self, most: usize) -> usize {
-        if most == 1 {
+    async fn receive(&mut self, max: usize) -> usize {
+        if max == 1 {
             Self::finish(self.consumer.receive().await.expect("received")).await;
             return 1;
         }
-        let deliveries = self.consumer.receive_all(most, WAIT).await.expect("received");
-        let many = deliveries.len();
+        let deliveries = self.consumer.receive_all(max, WAIT).await.expect("received");
+        let count = deliveries.len();
         join_all(deliveries.into_iter().map(Self::finish)).await;
-        many
+        count
     }
 }

@@ -1,10 +1,10 @@
-//! Suite `sqlite`: durable mailboxes in a file, against a bare loop of statements and other queues in files, and beside
-//! what the disk can do.
+//! Suite `sqlite`: durable mailboxes in a file, compared with a hand-written loop of statements, with other file queues, and
+//! with the speed of the disk.
 //!
-//! A cycle is one message sent, received and acknowledged. The bare loop does it in three transactions of its own and knows
-//! no leases that end, no counts, no order of what comes back. What is `unsynced` promises less than the level says.
+//! A cycle sends, receives and acknowledges one message. The hand-written loop uses three transactions for it, and has no
+//! expiring leases, no counts and no order of returned messages. Systems named `unsynced-…` are less durable than the level.
 
-mod outside;
+mod peers;
 mod processes;
 
 use std::fs::File;
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use postbox::sqlite::Synchronous;
 use postbox::sqlite::rusqlite::{Connection as Sqlite, params};
-use postbox::{Connection, Mailbox, Raw, SqliteBackend};
+use postbox::sqlite::{SqliteBackend, Synchronous};
+use postbox::{Connection, Mailbox, Raw};
 use tokio::runtime::{Builder, Runtime};
 
-pub(crate) use self::outside::PEERS;
+pub(crate) use self::peers::PEERS;
 pub(crate) use self::processes::{ROLE, process};
 use crate::report::{Contender, Settings, measure};
 
@@ -28,7 +28,7 @@ const BODY: &[u8] = &[b'x'; 64];
 
 type Jobs = Mailbox<Bytes, (), Raw>;
 
-/// Runs the whole suite, on the disk of the current folder.
+/// Runs the whole suite, with files in the current folder.
 pub(crate) fn run(settings: &Settings) {
     let folder = Folder::new();
     let levels = [("full", Synchronous::Full), ("normal", Synchronous::Normal)];
@@ -36,7 +36,7 @@ pub(crate) fn run(settings: &Settings) {
     for (level, synchronous) in levels {
         for depth in [0, deep] {
             for (tasks, batch, operations) in [(1, 1, 1_000), (64, 1, 3_200), (1, 10, 4_000), (1, 100, 20_000)] {
-                // A deep file takes long to fill: once per level.
+                // Filling a deep file takes long, so each level has one deep scenario.
                 if depth > 0 && (tasks, batch) != (1, 1) {
                     continue;
                 }
@@ -44,14 +44,14 @@ pub(crate) fn run(settings: &Settings) {
                 if !settings.includes(&scenario) {
                     continue;
                 }
-                let mut contenders = vec![ours(&folder, synchronous, tasks, batch, depth)];
+                let mut contenders = vec![postbox(&folder, synchronous, tasks, batch, depth)];
                 if tasks == 1 || depth == 0 {
                     contenders.push(bare(&folder, level, batch, depth));
                 }
                 if depth == 0 && (tasks, batch) == (1, 1) {
                     contenders.insert(1, blocking(&folder, synchronous));
                     contenders.extend(yaque(&folder, level));
-                    contenders.extend(outside::peers(settings, &folder, level));
+                    contenders.extend(peers::peers(settings, &folder, level));
                 }
                 if level == "full" {
                     contenders.push(disk(&folder));
@@ -63,7 +63,7 @@ pub(crate) fn run(settings: &Settings) {
     }
 }
 
-/// A folder that goes with the run.
+/// A temporary folder, which is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -116,12 +116,12 @@ fn mailbox(folder: &Folder, synchronous: Synchronous, depth: usize) -> Jobs {
     jobs
 }
 
-fn ours(folder: &Folder, synchronous: Synchronous, tasks: usize, batch: usize, depth: usize) -> Contender<'static> {
+fn postbox(folder: &Folder, synchronous: Synchronous, tasks: usize, batch: usize, depth: usize) -> Contender<'static> {
     let (jobs, runtime) = (mailbox(folder, synchronous, depth), runtime());
     Contender::new("postbox", move |operations| cycles_of_tasks(&runtime, &jobs, tasks, batch, operations))
 }
 
-/// The same by a plain thread.
+/// Postbox on one thread without a runtime.
 fn blocking(folder: &Folder, synchronous: Synchronous) -> Contender<'static> {
     let (jobs, body) = (mailbox(folder, synchronous, 0), Bytes::from_static(BODY));
     Contender::new("postbox-blocking", move |operations| {
@@ -136,7 +136,7 @@ fn blocking(folder: &Folder, synchronous: Synchronous) -> Contender<'static> {
     })
 }
 
-/// How long the cycles take, spread over a number of tasks.
+/// Runs cycles that are distributed over tasks, and returns the elapsed time.
 fn cycles_of_tasks(runtime: &Runtime, jobs: &Jobs, tasks: usize, batch: usize, operations: usize) -> Duration {
     let start = Instant::now();
     let running: Vec<_> = (0..tasks).map(|_| runtime.spawn(cycles(jobs.clone(), batch, operations / tasks))).collect();
@@ -148,8 +148,8 @@ fn cycles_of_tasks(runtime: &Runtime, jobs: &Jobs, tasks: usize, batch: usize, o
     start.elapsed()
 }
 
-/// A queue of segment files, for one sender and one receiver. It never syncs: with its own settings, and, beside `normal`,
-/// also with each acknowledgement saved, as it then survives the end of the process.
+/// The crate `yaque`: segment files for one sender and one receiver. It never syncs. For the level `normal` there is also a
+/// variant that saves each acknowledgement, so that it survives the end of the process.
 fn yaque(folder: &Folder, level: &str) -> Vec<Contender<'static>> {
     let contender = |system, saves_each: bool| {
         let (base, runtime) = (folder.file(), runtime());
@@ -174,7 +174,7 @@ fn yaque(folder: &Folder, level: &str) -> Vec<Contender<'static>> {
     }
 }
 
-/// One connection, one statement after the other: what a program writes that needs a queue by tomorrow.
+/// A simple hand-written queue: one connection, which executes one statement after the other.
 fn bare(folder: &Folder, level: &str, batch: usize, depth: usize) -> Contender<'static> {
     let mut file = open_bare(&folder.file(), level);
     let transaction = file.transaction().expect("a transaction");
@@ -223,15 +223,15 @@ fn open_bare(path: &Path, level: &str) -> Sqlite {
     file
 }
 
-/// The limit of everything that is durable one by one: how often the disk confirms a write of a page. In place, as
-/// SQLite's log is written once it has its size; a file that grows takes about twice as long.
+/// The limit of a queue that syncs each message: how often the disk confirms a write of one page. Pages are overwritten, as
+/// in SQLite's log after it has reached its full size. Appending to a file takes about twice as long.
 fn disk(folder: &Folder) -> Contender<'static> {
     const PAGES: usize = 500;
     let mut file = File::create(folder.file()).expect("a file");
     file.write_all(&vec![0; PAGES * 4096]).expect("written");
     file.sync_all().expect("synced");
     Contender::new("limit-fdatasync", move |operations| {
-        // As many as tell the rate, not as many as there are cycles.
+        // A fixed number of pages is enough to measure the rate, whatever the number of cycles.
         let syncs = operations.min(PAGES);
         file.rewind().expect("at the start");
         let start = Instant::now();

@@ -1,20 +1,20 @@
-//! Several processes on one file: this program, started again.
+//! Measures several processes that use one file. They run this program again.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use postbox::sqlite::Synchronous;
-use postbox::{Connection, SqliteBackend};
+use postbox::Connection;
+use postbox::sqlite::{SqliteBackend, Synchronous};
 
 use super::{Folder, Jobs, SUITE, cycles_of_tasks, runtime};
-use crate::outside::{Outside, answer};
+use crate::peer_process::{PeerProcess, answer};
 use crate::report::{Contender, Settings, measure};
 
-/// The argument that makes this program one of them.
+/// The first argument of such a process.
 pub(crate) const ROLE: &str = "sqlite-process";
 
-/// One process, two, four: with as many tasks altogether, and with as many tasks each.
+/// Compares one, two and four processes, with the same total number of tasks and with the same number of tasks each.
 pub(super) fn run(settings: &Settings, folder: &Folder, level: &str) {
     for (tasks, is_each, operations) in [(4, false, 1_000), (64, false, 3_200), (64, true, 6_400)] {
         let scenario = format!("processes/{level}/tasks-{tasks}{}", if is_each { "-each" } else { "" });
@@ -36,8 +36,9 @@ fn contender(
     tasks_each: usize,
 ) -> Contender<'static> {
     let (program, file) = (std::env::current_exe().expect("this program has a path"), folder.file());
-    let start = |_| Outside::start(Command::new(&program).arg(ROLE).arg(&file).arg(level).arg(tasks_each.to_string()));
-    let mut running: Vec<Outside> = (0..processes).map(start).collect();
+    let start =
+        |_| PeerProcess::start(Command::new(&program).arg(ROLE).arg(&file).arg(level).arg(tasks_each.to_string()));
+    let mut running: Vec<PeerProcess> = (0..processes).map(start).collect();
     Contender::new(system, move |operations| {
         let start = Instant::now();
         running.iter_mut().for_each(|process| process.begin(operations / processes));
@@ -48,7 +49,7 @@ fn contender(
     })
 }
 
-/// One of them: a file, how durable, how many tasks.
+/// Runs such a process. Its arguments are a file, a durability level and the number of tasks.
 pub(crate) fn process(arguments: &[String]) {
     let [file, level, tasks] = arguments else { panic!("{ROLE} FILE LEVEL TASKS") };
     let synchronous = if level == "full" { Synchronous::Full } else { Synchronous::Normal };

@@ -1,4 +1,4 @@
-//! Postbox and the bare SDK behind one face. omniqueue is in `peers/omniqueue`.
+//! Postbox and the bare SDK as queues. omniqueue is in `peers/omniqueue`.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use postbox::{Connection, Json, Mailbox};
 use super::workload::{Counting, FULL, Queue, WAIT};
 use crate::memory::body::{Document, Job};
 
-/// The region that everybody names.
+/// The region of all clients.
 const REGION: &str = "eu-west-1";
 
 async fn counted(loader: ConfigLoader, endpoint: &str) -> Client {
@@ -29,7 +29,7 @@ async fn counted(loader: ConfigLoader, endpoint: &str) -> Client {
     Client::from_conf(Builder::from(&loader.load().await).interceptor(Counting).build())
 }
 
-/// A client as most programs have it, with connections of its own.
+/// A client of the bare SDK, with separate connections.
 pub(crate) async fn client(endpoint: &str) -> Client {
     let http = aws_smithy_http_client::Builder::new().build_http();
     counted(postbox::aws::config::defaults(BehaviorVersion::latest()).http_client(http), endpoint).await
@@ -45,7 +45,7 @@ fn text(number: u64) -> String {
     serde_json::to_string(&job(number)).expect("it can be written")
 }
 
-/// Ours: with single messages or batches.
+/// Postbox, with single messages or batches. It acknowledges messages one by one.
 #[derive(Clone)]
 pub(crate) struct Postbox(Mailbox<Job, (), Json>);
 
@@ -79,7 +79,7 @@ impl Queue for Postbox {
     }
 }
 
-/// The same, acknowledged in batches.
+/// Postbox, with acknowledgements in batches.
 #[derive(Clone)]
 pub(crate) struct Batches(pub(crate) Postbox);
 
@@ -103,23 +103,24 @@ impl Queue for Batches {
     }
 }
 
-/// How the SDK is asked.
+/// How the SDK is used.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Style {
-    /// A request for each message.
+    /// One request for each message.
     Single,
-    /// The same, but with all that Postbox asks for and says in its requests.
+    /// One request for each message, with the same attributes as requests of Postbox.
     Same,
-    /// A request for each batch.
+    /// One request for each batch.
     Batches,
 }
 
-/// The SDK. At most this number of messages is received at a time.
+/// The bare SDK.
 #[derive(Clone)]
 pub(crate) struct Sdk {
     pub(crate) client: Client,
     pub(crate) url: String,
-    pub(crate) most: i32,
+    /// Maximum number of messages in one receive.
+    pub(crate) max_messages: i32,
     pub(crate) style: Style,
 }
 
@@ -169,7 +170,7 @@ impl Queue for Sdk {
     }
 
     async fn receive(&self) -> usize {
-        let mut request = self.client.receive_message().queue_url(&self.url).max_number_of_messages(self.most);
+        let mut request = self.client.receive_message().queue_url(&self.url).max_number_of_messages(self.max_messages);
         if self.style == Style::Same {
             request = request
                 .visibility_timeout(30)
@@ -179,7 +180,7 @@ impl Queue for Sdk {
         }
         let answer = request.wait_time_seconds(WAIT.into()).send().await.expect("received");
         let receipts: Vec<String> = answer.messages().iter().map(read).collect();
-        let many = receipts.len();
+        let count = receipts.len();
         match self.style {
             Style::Single | Style::Same => {
                 for receipt in receipts {
@@ -187,9 +188,9 @@ impl Queue for Sdk {
                     request.send().await.expect("deleted");
                 }
             }
-            Style::Batches if many == 0 => {}
+            Style::Batches if count == 0 => {}
             Style::Batches => self.delete_batch(receipts.into_iter()).await,
         }
-        many
+        count
     }
 }

@@ -1,5 +1,5 @@
-//! What tasks do with a queue, and what it costs the client: requests, processor time. The peers that are programs of their
-//! own do it by this file too.
+//! The workload of tasks on a queue, and its cost for the client: requests and processor time. Peer processes include this
+//! file too.
 
 use std::future::Future;
 use std::ops::Range;
@@ -14,23 +14,24 @@ use super::aws_sdk_sqs::config::interceptors::BeforeTransmitInterceptorContextRe
 use super::aws_sdk_sqs::config::{ConfigBag, Intercept, RuntimeComponents};
 use super::aws_sdk_sqs::error::BoxError;
 
-/// The most that SQS takes or gives in one request.
+/// Maximum number of messages in one SQS request.
 pub(crate) const FULL: usize = 10;
 
-/// How long a receiver waits for a message, in seconds. Not longer, since the last ones of a round wait in vain.
+/// Maximum wait of a receiver, in seconds. It is short, because at the end of a round receivers wait without a message.
 pub(crate) const WAIT: u16 = 1;
 
-/// How many messages are sent and not acknowledged: producers wait for room. Servers for tests slow down with each message that they keep.
-const ROOM: usize = 640;
+/// Maximum number of messages that are sent and not acknowledged; senders wait when it is reached. Local servers slow down
+/// with each stored message.
+const MAX_UNACKNOWLEDGED: usize = 640;
 
-/// No round takes so long.
-const STUCK: Duration = Duration::from_secs(300);
+/// Upper limit for a round.
+const ROUND_LIMIT: Duration = Duration::from_secs(300);
 
-/// A queue as tasks use it.
+/// A queue that tasks use.
 pub(crate) trait Queue: Clone + Send + Sync + 'static {
-    /// Sends a message for each number, as one batch where there are several.
+    /// Sends a message for each number, as a batch if there are several.
     fn send(&self, numbers: Range<u64>) -> impl Future<Output = ()> + Send;
-    /// Receives, reads and acknowledges what comes. Says how many there were.
+    /// Receives, decodes and acknowledges messages. Returns their number.
     fn receive(&self) -> impl Future<Output = usize> + Send;
 }
 
@@ -38,21 +39,21 @@ pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// So many messages through the queue, sent in batches of a size. One task sends, receives and acknowledges in turn; of many
-/// half send, half receive and acknowledge. How long it took until the last was acknowledged.
-pub(crate) async fn cycles<Q: Queue>(queue: Q, tasks: usize, batch: usize, many: usize) -> Duration {
+/// Sends `count` messages in batches, and receives and acknowledges them. A single task does all three in turn. Of several
+/// tasks, one half sends and the other half receives. Returns the time until the last message is acknowledged.
+pub(crate) async fn cycles<Q: Queue>(queue: Q, tasks: usize, batch: usize, count: usize) -> Duration {
     let work = async {
         match tasks {
-            1 => in_turn(queue, batch, many).await,
-            _ => at_once(queue, tasks / 2, batch, many).await,
+            1 => in_turn(queue, batch, count).await,
+            _ => at_once(queue, tasks / 2, batch, count).await,
         }
     };
-    tokio::time::timeout(STUCK, work).await.expect("all messages come")
+    tokio::time::timeout(ROUND_LIMIT, work).await.expect("all messages come")
 }
 
-async fn in_turn<Q: Queue>(queue: Q, batch: usize, many: usize) -> Duration {
+async fn in_turn<Q: Queue>(queue: Q, batch: usize, count: usize) -> Duration {
     let start = Instant::now();
-    for number in (0..many).step_by(batch) {
+    for number in (0..count).step_by(batch) {
         queue.send(number as u64..(number + batch) as u64).await;
         let mut received = 0;
         while received < batch {
@@ -62,10 +63,10 @@ async fn in_turn<Q: Queue>(queue: Q, batch: usize, many: usize) -> Duration {
     start.elapsed()
 }
 
-async fn at_once<Q: Queue>(queue: Q, pairs: usize, batch: usize, many: usize) -> Duration {
+async fn at_once<Q: Queue>(queue: Q, pairs: usize, batch: usize, count: usize) -> Duration {
     let next = Arc::new(AtomicUsize::new(0));
     let done = Arc::new(AtomicUsize::new(0));
-    let room = Arc::new(Semaphore::new(ROOM));
+    let room = Arc::new(Semaphore::new(MAX_UNACKNOWLEDGED));
     let end = Arc::new(OnceLock::new());
     let start = Instant::now();
     let mut running = Vec::new();
@@ -74,7 +75,7 @@ async fn at_once<Q: Queue>(queue: Q, pairs: usize, batch: usize, many: usize) ->
         running.push(tokio::spawn(async move {
             loop {
                 let number = next.fetch_add(batch, Ordering::Relaxed);
-                if number >= many {
+                if number >= count {
                     break;
                 }
                 room_.acquire_many(batch as u32).await.expect("it is open").forget();
@@ -83,10 +84,10 @@ async fn at_once<Q: Queue>(queue: Q, pairs: usize, batch: usize, many: usize) ->
         }));
         let (queue, done, room, end) = (queue.clone(), Arc::clone(&done), Arc::clone(&room), Arc::clone(&end));
         running.push(tokio::spawn(async move {
-            while done.load(Ordering::Relaxed) < many {
+            while done.load(Ordering::Relaxed) < count {
                 let received = queue.receive().await;
                 room.add_permits(received);
-                if received > 0 && done.fetch_add(received, Ordering::Relaxed) + received == many {
+                if received > 0 && done.fetch_add(received, Ordering::Relaxed) + received == count {
                     end.set(start.elapsed()).expect("one is the last");
                 }
             }
@@ -98,14 +99,14 @@ async fn at_once<Q: Queue>(queue: Q, pairs: usize, batch: usize, many: usize) ->
     *end.get().expect("all came, each once")
 }
 
-/// Requests that went out, with those that were repeated.
+/// Number of sent requests of each of [`KINDS`], including retries.
 pub(crate) static REQUESTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
-/// What [`REQUESTS`] are about.
+/// The kinds of requests.
 #[allow(dead_code, reason = "the programs of peers only count")]
 pub(crate) const KINDS: [&str; 4] = ["sends", "receives", "deletes", "other_requests"];
 
-/// Counts them.
+/// An interceptor that counts requests.
 #[derive(Debug)]
 pub(crate) struct Counting;
 
@@ -128,7 +129,7 @@ impl Intercept for Counting {
     }
 }
 
-/// What this process has spent on the processors, in nanoseconds.
+/// The processor time of this process, in nanoseconds.
 pub(crate) fn cpu() -> u64 {
     let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! What the commands do.
+//! Each command in its usual use.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use crate::*;
 fn send_receive_and_stats() {
     let folder = tempfile::tempdir().unwrap();
     let id = ok(folder.path(), &["send", "hello", "--attribute", "tenant=a"]);
-    assert!(folder.path().join("postbox.db").exists(), "the default is a file here");
+    assert!(folder.path().join("postbox.db").exists(), "the default is a file in the current folder");
     let message: serde_json::Value = serde_json::from_str(&ok(folder.path(), &["receive", "--json", "--ack"])).unwrap();
     assert_eq!((message["id"].as_str().unwrap(), message["body"].as_str()), (id.trim(), Some("hello")));
     assert_eq!((message["attributes"]["tenant"].as_str(), message["delivery_count"].as_u64()), (Some("a"), Some(1)));
@@ -25,7 +25,7 @@ fn send_receive_and_stats() {
 }
 
 #[test]
-fn a_program_answers_requests_and_its_status_decides() {
+fn the_exit_status_of_a_program_decides_the_outcome() {
     let folder = tempfile::tempdir().unwrap();
     let url = ["--url", "sqlite://jobs.db/jobs"];
     let mut worker = postbox(folder.path())
@@ -73,7 +73,7 @@ fn messages_are_moved_between_files() {
 
 #[cfg(feature = "aws")]
 #[test]
-fn messages_are_moved_between_places_of_all_kinds() {
+fn messages_are_moved_between_all_stores() {
     let folder = tempfile::tempdir().unwrap();
     let name = format!("moved-{}", std::process::id());
     let sqs = format!("sqs://eu-west-1/{name}?create=true&endpoint={}", postbox_test_servers::shared_moto());
@@ -85,18 +85,18 @@ fn messages_are_moved_between_places_of_all_kinds() {
         out(&output)
     };
     piped(folder.path(), &["send", "--lines"], &(0..35).map(|number| format!("{number}\n")).collect::<String>());
-    let places = ["sqlite://postbox.db/default", &redis, &sqs, "sqlite://other.db/archive"];
-    for way in places.windows(2) {
-        assert_eq!(run(&["move", way[0], way[1]]), "35 messages moved\n", "{way:?}");
+    let urls = ["sqlite://postbox.db/default", &redis, &sqs, "sqlite://other.db/archive"];
+    for pair in urls.windows(2) {
+        assert_eq!(run(&["move", pair[0], pair[1]]), "35 messages moved\n", "{pair:?}");
     }
-    let all = run(&["--url", places[3], "receive", "--max", "1000"]);
+    let all = run(&["--url", urls[3], "receive", "--max", "1000"]);
     let mut numbers: Vec<u32> = all.lines().map(|line| line.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..35).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_file_that_is_not_there_is_not_made_by_looking_for_messages() {
+fn commands_that_store_nothing_create_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let missing = ["--url", "sqlite://mispelt.db/jobs"];
     for command in [&["stats"][..], &["peek"], &["purge"], &["receive"], &["dead", "list"], &["list"]] {
@@ -106,11 +106,11 @@ fn a_file_that_is_not_there_is_not_made_by_looking_for_messages() {
     }
     let moved = run(folder.path(), &["move", missing[1], "sqlite://to.db/jobs"]);
     assert!(err(&moved).contains("there is no file"), "{}", err(&moved));
-    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing was made");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "no file was created");
 }
 
 #[test]
-fn places_are_listed_by_the_address_of_a_mailbox_too() {
+fn list_accepts_the_address_of_a_mailbox() {
     let folder = tempfile::tempdir().unwrap();
     let name = format!("listed-{}", std::process::id());
     let redis = format!("{}/{name}", postbox_test_servers::shared_redis());
@@ -123,7 +123,7 @@ fn places_are_listed_by_the_address_of_a_mailbox_too() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
+fn errors_say_what_to_do_next() {
     let folder = tempfile::tempdir().unwrap();
     let bad = run(folder.path(), &["--url", "gopher://x", "stats"]);
     assert_eq!(bad.status.code(), Some(1));
@@ -138,7 +138,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
 }
 
 #[test]
-fn a_benchmark_leaves_the_messages_of_the_user_alone() {
+fn a_benchmark_does_not_touch_other_messages() {
     let folder = tempfile::tempdir().unwrap();
     piped(folder.path(), &["send", "--lines"], "one\ntwo\nthree\n");
     let report = ok(folder.path(), &["bench", "--time", "200ms", "--concurrency", "2", "--json"]);

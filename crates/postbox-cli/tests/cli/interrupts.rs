@@ -1,22 +1,21 @@
-//! Ctrl-C, in the middle of something: nothing is lost, and nothing stays leased.
+//! Commands that are interrupted by Ctrl-C lose no message and leave none leased.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Stdio};
-use std::time::Duration;
 
 use ::postbox::sqlite::rusqlite::Connection;
 
 use crate::*;
 
-/// Sends SIGINT. When it returns, the program has noticed: it says so.
+/// Sends SIGINT and waits until the program has printed that it handles the signal.
 fn interrupt(child: &mut Child) -> BufReader<ChildStderr> {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
-    assert!(line.contains("Ctrl-C again ends at once"), "{line:?}");
+    assert!(line.contains("press Ctrl-C again to exit at once"), "{line:?}");
     stderr
 }
 
@@ -24,18 +23,16 @@ fn stats(folder: &Path, url: &str) -> serde_json::Value {
     serde_json::from_str(&ok(folder, &["stats", "--json", "--url", url])).unwrap()
 }
 
-/// Waits until this number of messages is leased.
-fn until_leased(folder: &Path, url: &str, many: u64) {
-    while stats(folder, url)["in_flight"] != many {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// Waits until `count` messages are leased.
+fn until_leased(folder: &Path, url: &str, count: u64) {
+    until("messages are leased", || stats(folder, url)["in_flight"] == count);
 }
 
 fn numbers(text: &str) -> Vec<u32> {
     text.lines().map(|line| line.trim().parse().unwrap()).collect()
 }
 
-/// All messages of a mailbox, which must be visible.
+/// Receives and acknowledges all messages of a mailbox, which must be visible.
 fn drained(folder: &Path, url: &str) -> Vec<u32> {
     let mut all = Vec::new();
     while stats(folder, url)["ready"] != 0 {
@@ -47,17 +44,17 @@ fn drained(folder: &Path, url: &str) -> Vec<u32> {
 const FROM: &str = "sqlite://from.db/jobs";
 const TO: &str = "sqlite://to.db/archive";
 
-fn filled(folder: &Path, many: u32) {
-    let lines: String = (0..many).map(|number| format!("{number}\n")).collect();
+fn fill(folder: &Path, count: u32) {
+    let lines: String = (0..count).map(|number| format!("{number}\n")).collect();
     assert!(piped(folder, &["send", "--lines", "--batch", "1000", "--url", FROM], &lines).status.success());
 }
 
 #[test]
 fn an_interrupted_move_loses_nothing_and_leaves_nothing_leased() {
     let folder = tempfile::tempdir().unwrap();
-    filled(folder.path(), 1000);
+    fill(folder.path(), 1000);
     assert_eq!(ok(folder.path(), &["move", FROM, TO, "--max", "250"]), "250 messages moved\n");
-    // It has leased its messages and waits for the other file.
+    // The lock on the target makes the move wait after it has leased messages.
     let lock = Connection::open(folder.path().join("to.db")).unwrap();
     lock.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut moving =
@@ -66,23 +63,23 @@ fn an_interrupted_move_loses_nothing_and_leaves_nothing_leased() {
     let mut stderr = interrupt(&mut moving);
     lock.execute_batch("COMMIT").unwrap();
     let status = moving.wait().unwrap();
-    let mut said = String::new();
-    stderr.read_to_string(&mut said).unwrap();
-    assert_eq!((status.code(), said.contains("the same command again")), (Some(130), true), "{said}");
-    // The one that was on its way has arrived.
+    let mut printed = String::new();
+    stderr.read_to_string(&mut printed).unwrap();
+    assert_eq!((status.code(), printed.contains("the same command again")), (Some(130), true), "{printed}");
+    // The message that was being sent is in the target.
     let (from, to) = (stats(folder.path(), FROM), stats(folder.path(), TO));
     assert_eq!((&from["ready"], &from["delayed"], &from["in_flight"]), (&749.into(), &0.into(), &0.into()));
     assert_eq!(to["ready"], 251);
-    // And it does go on.
+    // The same command moves the remaining messages.
     assert_eq!(ok(folder.path(), &["move", FROM, TO]), "749 messages moved\n");
     let all = drained(folder.path(), TO);
     assert_eq!((all.len(), all.into_iter().collect::<BTreeSet<u32>>().len()), (1000, 1000));
 }
 
 #[test]
-fn a_move_that_fails_gives_back_what_it_leased() {
+fn a_failed_move_releases_its_messages() {
     let folder = tempfile::tempdir().unwrap();
-    filled(folder.path(), 300);
+    fill(folder.path(), 300);
     ok(folder.path(), &["move", FROM, TO, "--max", "10"]);
     let full = format!("{TO}?max_size=150");
     let failed = run(folder.path(), &["move", FROM, &full]);
@@ -93,17 +90,15 @@ fn a_move_that_fails_gives_back_what_it_leased() {
 }
 
 #[test]
-fn requests_stay_where_their_replies_are_awaited() {
+fn requests_are_not_moved() {
     let folder = tempfile::tempdir().unwrap();
-    filled(folder.path(), 5);
+    fill(folder.path(), 5);
     let request = postbox(folder.path())
         .args(["request", "six", "--timeout", "60s", "--url", FROM])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    while stats(folder.path(), FROM)["ready"] != 6 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("the request is sent", || stats(folder.path(), FROM)["ready"] == 6);
     let report: serde_json::Value = serde_json::from_str(&ok(folder.path(), &["move", FROM, TO, "--json"])).unwrap();
     assert_eq!((&report["moved"], &report["requests_left"]), (&5.into(), &1.into()));
     let from = stats(folder.path(), FROM);
@@ -113,7 +108,7 @@ fn requests_stay_where_their_replies_are_awaited() {
 }
 
 #[test]
-fn an_interrupted_worker_finishes_what_runs_and_gives_back_the_rest() {
+fn an_interrupted_worker_finishes_running_programs_and_releases_other_messages() {
     let folder = tempfile::tempdir().unwrap();
     piped(folder.path(), &["send", "--lines"], "1\n2\n3\n");
     let script = "cat > /dev/null; echo started >> log; while [ ! -e go ]; do sleep 0.02; done";
@@ -123,10 +118,7 @@ fn an_interrupted_worker_finishes_what_runs_and_gives_back_the_rest() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The first program runs.
-    while !folder.path().join("log").exists() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("the first program runs", || folder.path().join("log").exists());
     let stderr = interrupt(&mut worker);
     std::fs::write(folder.path().join("go"), "").unwrap();
     assert!(worker.wait().unwrap().success());
@@ -135,7 +127,7 @@ fn an_interrupted_worker_finishes_what_runs_and_gives_back_the_rest() {
 }
 
 #[test]
-fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
+fn following_ends_with_ctrl_c_and_loses_no_later_message() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "first"]);
     let mut following = postbox(folder.path())
@@ -146,7 +138,7 @@ fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
         .unwrap();
     let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "first");
-    // A message of another process wakes it.
+    // A message from another process wakes the receiver.
     ok(folder.path(), &["send", "second"]);
     assert_eq!(lines.next().unwrap().unwrap(), "second");
     drop(interrupt(&mut following));
@@ -156,9 +148,9 @@ fn following_ends_with_ctrl_c_and_keeps_what_comes_later() {
 }
 
 #[test]
-fn interrupted_while_it_prints_it_gives_back_what_was_not_printed() {
+fn an_interrupted_receive_releases_unprinted_messages() {
     let folder = tempfile::tempdir().unwrap();
-    // More than a pipe holds: it waits for its reader, with messages in its hands.
+    // The messages do not fit into a pipe, so the command waits for its reader while it holds leased messages.
     let line = |number: u32| format!("{number:0>20000}\n");
     let lines: String = (0..200).map(line).collect();
     assert!(piped(folder.path(), &["send", "--lines", "--url", FROM], &lines).status.success());
@@ -196,9 +188,10 @@ fn an_interrupted_benchmark_deletes_its_mailbox() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        while ok(folder.path(), &["list"]).lines().count() != 2 {
+        until("the benchmark's mailbox exists", || {
             assert!(bench.try_wait().unwrap().is_none(), "the benchmark has ended");
-        }
+            ok(folder.path(), &["list"]).lines().count() == 2
+        });
         assert!(Command::new("kill").args([signal, &bench.id().to_string()]).status().unwrap().success());
         assert_eq!(bench.wait().unwrap().code(), Some(130), "{signal}");
         assert_eq!(ok(folder.path(), &["list"]), "default\n", "{signal}");
@@ -207,7 +200,7 @@ fn an_interrupted_benchmark_deletes_its_mailbox() {
 }
 
 #[test]
-fn a_demo_that_is_ended_leaves_nothing_behind() {
+fn an_interrupted_demo_leaves_no_process_and_no_file() {
     for (name, code) in [("-TERM", Some(130)), ("-INT", Some(130)), ("-KILL", None)] {
         let folder = tempfile::tempdir().unwrap();
         let mut demo = postbox(folder.path())

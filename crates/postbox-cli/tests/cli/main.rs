@@ -1,4 +1,4 @@
-//! The real program, on files of its own.
+//! Runs the `postbox` binary, each test in a temporary folder.
 
 mod commands;
 mod interrupts;
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that is waited for.
+/// Upper limit of every wait.
 const LONG: Duration = Duration::from_secs(60);
 
 fn postbox(folder: &Path) -> Command {
@@ -63,10 +63,10 @@ fn piped(folder: &Path, arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Looks until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Polls until a condition holds.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(start.elapsed() < LONG, "not within {LONG:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -77,13 +77,13 @@ fn signal(signal: &str, id: &str) {
     assert!(Command::new("kill").args([signal, "--", id]).status().unwrap().success());
 }
 
-/// Whether a process exists that has not ended. One that has may wait for its parent to notice.
+/// Whether a process exists and is not a zombie.
 fn is_running(id: u32) -> bool {
     let status = Command::new("ps").args(["-o", "stat=", "-p", &id.to_string()]).output().unwrap();
     !matches!(out(&status).trim_start().chars().next(), None | Some('Z'))
 }
 
-/// Waits until a process handles SIGINT. Before that it is killed by it.
+/// Waits until a process has installed its handler for SIGINT. Without the handler, the signal would kill the process.
 #[cfg(target_os = "linux")]
 fn until_it_handles_interrupts(id: u32) {
     until("SIGINT is handled", || {

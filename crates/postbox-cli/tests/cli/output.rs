@@ -1,4 +1,4 @@
-//! What is printed: bodies byte for byte, and what happens if it cannot be written.
+//! Standard output: bodies are printed byte for byte, and failed writes are errors.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::*;
 
-/// Bodies that a detour through a JSON value would change.
+/// Bodies that parsing as JSON and printing again would change.
 const TEXTS: [&str; 6] = [
     r#"{"b":1,"a":12345678901234567890123}"#,
     "{\n  \"z\": 1.0, \"a\": [1,  2]\n}\n",
@@ -61,8 +61,8 @@ fn replies_are_printed_byte_for_byte() {
     for text in TEXTS {
         let reply = ok(folder.path(), &["request", text, "--json", "--timeout", "60s"]);
         assert_eq!(lines(&reply)[0]["reply"], text);
-        let plain = ok(folder.path(), &["request", text, "--timeout", "60s"]);
-        assert_eq!(plain, if text.ends_with('\n') { text.to_string() } else { format!("{text}\n") });
+        let raw = ok(folder.path(), &["request", text, "--timeout", "60s"]);
+        assert_eq!(raw, if text.ends_with('\n') { text.to_string() } else { format!("{text}\n") });
     }
     worker.kill().unwrap();
     worker.wait().unwrap();
@@ -72,19 +72,19 @@ fn replies_are_printed_byte_for_byte() {
 fn every_command_shows_the_same_fields_of_a_message() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x", "--attribute", "tenant=a", "--reply-to", "answers"]);
-    let seen = |arguments: &[&str]| lines(&ok(folder.path(), arguments)).remove(0);
-    let peeked = seen(&["peek", "--json"]);
+    let first = |arguments: &[&str]| lines(&ok(folder.path(), arguments)).remove(0);
+    let peeked = first(&["peek", "--json"]);
     assert_eq!((&peeked["attributes"]["tenant"], &peeked["reply_to"]), (&"a".into(), &"answers".into()));
     assert_eq!((&peeked["expects_reply"], &peeked["content_type"]), (&false.into(), &"".into()));
-    let received = seen(&["receive", "--json", "--visibility", "0s"]);
+    let received = first(&["receive", "--json", "--visibility", "0s"]);
     ok(folder.path(), &["work", "--max-iterations", "1", "--", "sh", "-c", "exit 65"]);
-    let dead = seen(&["dead", "list", "--json"]);
+    let dead = first(&["dead", "list", "--json"]);
     for field in ["id", "body", "content_type", "enqueued_at", "attributes", "reply_to", "expects_reply"] {
         assert_eq!((&received[field], &dead[field]), (&peeked[field], &peeked[field]), "{field}");
     }
 }
 
-/// Every command that prints, with what must be there for it to print something.
+/// Fills mailboxes, and returns a command line of every kind that prints to standard output.
 fn printing(folder: &Path) -> Vec<Vec<&'static str>> {
     piped(folder, &["send", "--lines"], &"x\n".repeat(40));
     piped(folder, &["send", "--lines", "--url", "sqlite://dead.db/jobs"], &"x\n".repeat(40));
@@ -138,7 +138,7 @@ fn printing(folder: &Path) -> Vec<Vec<&'static str>> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_cannot_be_written_is_an_error() {
+fn a_failed_write_to_standard_output_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x", "--url", "sqlite://purged.db/jobs"]);
     let full = || File::create("/dev/full").unwrap();
@@ -167,7 +167,7 @@ fn what_cannot_be_written_is_an_error() {
 
 #[cfg(unix)]
 #[test]
-fn a_reader_that_has_gone_is_no_failure() {
+fn a_closed_output_is_a_success() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x", "--url", "sqlite://purged.db/jobs"]);
     for arguments in printing(folder.path()) {
@@ -195,5 +195,5 @@ fn a_message_that_could_not_be_printed_is_not_acknowledged() {
         assert_eq!(ok(folder.path(), &["stats"]), "default: 3 ready, 0 delayed, 0 in flight, 0 dead\n", "{options:?}");
     }
     let first = lines(&ok(folder.path(), &["receive", "--json"])).remove(0);
-    assert_eq!((&first["body"], &first["delivery_count"]), (&"1".into(), &1.into()), "as if never delivered");
+    assert_eq!((&first["body"], &first["delivery_count"]), (&"1".into(), &1.into()), "earlier deliveries do not count");
 }

@@ -18,7 +18,7 @@ fn line(stdout: &mut BufReader<ChildStdout>) -> String {
     line
 }
 
-/// Ends a receiver that follows. Returns what it has written to standard error.
+/// Interrupts `receive --follow`. Returns its standard error.
 fn interrupted(mut child: Child) -> String {
     signal("-INT", &child.id().to_string());
     let mut text = String::new();
@@ -27,7 +27,7 @@ fn interrupted(mut child: Child) -> String {
     text
 }
 
-/// A body that no pipe holds, so that its reader can keep it waiting, and two small ones.
+/// Sends a message that does not fit into a pipe, so that printing it waits for the reader, and two small messages.
 fn three_messages(folder: &Path) {
     piped(folder, &["send"], &"1".repeat(200_000));
     ok(folder, &["send", "2"]);
@@ -40,9 +40,9 @@ fn leases_are_kept_alive_while_the_reader_is_slow() {
     three_messages(folder.path());
     let (child, mut stdout) = receiver(folder.path(), &["--follow", "--max", "3", "--visibility", "3s"]);
     stdout.read_exact(&mut [0]).unwrap();
-    // Visible when the leases would have ended.
+    // This message becomes visible after the time at which unrenewed leases would have ended.
     ok(folder.path(), &["send", "4", "--delay", "4s"]);
-    until("the leases would have ended", || !ok(folder.path(), &["stats"]).contains(" 1 delayed"));
+    until("the delayed message is visible", || !ok(folder.path(), &["stats"]).contains(" 1 delayed"));
     assert_eq!(ok(folder.path(), &["stats"]), "default: 1 ready, 0 delayed, 3 in flight, 0 dead\n");
     assert_eq!(line(&mut stdout).len(), 200_000);
     assert_eq!([line(&mut stdout), line(&mut stdout), line(&mut stdout)], ["2\n", "3\n", "4\n"]);
@@ -51,7 +51,7 @@ fn leases_are_kept_alive_while_the_reader_is_slow() {
 }
 
 #[test]
-fn what_has_expired_is_not_printed() {
+fn messages_whose_leases_expired_are_not_printed() {
     let folder = tempfile::tempdir().unwrap();
     three_messages(folder.path());
     let (child, mut stdout) = receiver(folder.path(), &["--follow", "--max", "3", "--visibility", "1s"]);
@@ -61,14 +61,14 @@ fn what_has_expired_is_not_printed() {
     assert_eq!(ok(folder.path(), &["receive", "--max", "3", "--ack"]).lines().count(), 3);
     ok(folder.path(), &["send", "4"]);
     signal("-CONT", &child.id().to_string());
-    assert_eq!(line(&mut stdout).len(), 200_000, "what was begun");
-    assert_eq!(line(&mut stdout), "4\n", "the others are another consumer's");
+    assert_eq!(line(&mut stdout).len(), 200_000, "the message whose printing had begun");
+    assert_eq!(line(&mut stdout), "4\n", "another consumer has acknowledged the others");
     let text = interrupted(child);
     assert!(text.contains("ended while it was printed"), "{text}");
 }
 
 #[test]
-fn requests_are_printed_once_and_go_back() {
+fn requests_are_printed_once_and_released() {
     let folder = tempfile::tempdir().unwrap();
     let request = postbox(folder.path())
         .args(["request", "question", "--timeout", "60s"])
@@ -77,11 +77,12 @@ fn requests_are_printed_once_and_go_back() {
         .unwrap();
     let (child, mut stdout) = receiver(folder.path(), &["--follow", "--visibility", "2s"]);
     assert_eq!(line(&mut stdout), "question\n");
-    // Visible when the lease of the request would have ended, and it would have been printed again.
+    // This message becomes visible after the time at which the unrenewed lease of the request would have ended. Then the
+    // request would have been printed a second time.
     ok(folder.path(), &["send", "later", "--delay", "3s"]);
     assert_eq!(line(&mut stdout), "later\n");
     let text = interrupted(child);
-    assert!(text.contains("is a request: it goes back at the end of this command"), "{text}");
+    assert!(text.contains("is visible again when this command ends"), "{text}");
     assert_eq!(ok(folder.path(), &["stats"]), "default: 1 ready, 0 delayed, 0 in flight, 0 dead\n");
     ok(folder.path(), &["work", "--max-iterations", "1", "--", "cat"]);
     assert_eq!(out(&request.wait_with_output().unwrap()), "question\n");
@@ -93,12 +94,12 @@ fn messages_that_are_acknowledged_need_a_lease() {
     ok(folder.path(), &["send", "x"]);
     let output = run(folder.path(), &["receive", "--ack", "--visibility", "0s"]);
     assert_eq!((output.status.code(), out(&output).as_str()), (Some(1), ""));
-    assert!(err(&output).contains("--visibility must be more than 0 s"), "{}", err(&output));
+    assert!(err(&output).contains("--visibility = 0 s is not allowed"), "{}", err(&output));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_interrupted_wait_is_told_by_the_exit_status() {
+fn an_interrupted_wait_exits_with_130() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let folder = tempfile::tempdir().unwrap();
         let (mut child, _stdout) = receiver(folder.path(), &["--wait", "600s"]);
@@ -112,7 +113,7 @@ fn an_interrupted_wait_is_told_by_the_exit_status() {
 #[test]
 fn a_hangup_that_is_ignored_stays_ignored() {
     let folder = tempfile::tempdir().unwrap();
-    // As `nohup` does.
+    // `nohup` starts a command in the same way.
     let script = r#"trap "" HUP; exec "$0" receive --follow"#;
     let mut child = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_postbox")])

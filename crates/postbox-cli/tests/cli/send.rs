@@ -1,4 +1,4 @@
-//! `send --lines`: as they come, and how many.
+//! `send --lines`: when lines are sent, and how many are reported.
 
 use std::process::Stdio;
 
@@ -15,8 +15,8 @@ fn sender(folder: &Path, options: &[&str]) -> std::process::Child {
         .unwrap()
 }
 
-fn until_sent(folder: &Path, many: u32) {
-    until("lines are sent", || out(&run(folder, &["stats"])).starts_with(&format!("default: {many} ready")));
+fn until_sent(folder: &Path, count: u32) {
+    until("lines are sent", || out(&run(folder, &["stats"])).starts_with(&format!("default: {count} ready")));
 }
 
 #[test]
@@ -44,21 +44,21 @@ fn lines_of_a_file_are_sent() {
 }
 
 #[test]
-fn a_failure_says_how_many_lines_were_sent() {
+fn a_failure_reports_how_many_lines_were_sent() {
     let folder = tempfile::tempdir().unwrap();
     for (batch, json) in [("1", false), ("2", true), ("100", false)] {
         let url = format!("sqlite://full-{batch}.db/jobs?max_size=3");
         let mut arguments = vec!["send", "--lines", "--batch", batch, "--url", &url];
         arguments.extend(json.then_some("--json"));
         let output = piped(folder.path(), &arguments, "1\n2\n3\n4\n5\n");
-        let told = if json { "{\"sent\":3}\n" } else { "3 messages sent\n" };
-        assert_eq!((output.status.code(), out(&output).as_str()), (Some(1), told));
+        let report = if json { "{\"sent\":3}\n" } else { "3 messages sent\n" };
+        assert_eq!((output.status.code(), out(&output).as_str()), (Some(1), report));
         assert!(err(&output).contains("is full"), "{}", err(&output));
     }
 }
 
 #[test]
-fn an_interruption_says_how_many_lines_were_sent() {
+fn an_interruption_reports_how_many_lines_were_sent() {
     let folder = tempfile::tempdir().unwrap();
     let mut sender = sender(folder.path(), &[]);
     let mut lines = sender.stdin.take().unwrap();

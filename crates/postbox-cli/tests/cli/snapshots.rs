@@ -1,12 +1,12 @@
-//! Help and errors as they are read, in `tests/snapshots`. `POSTBOX_UPDATE_SNAPSHOTS=1` writes them anew: read what
-//! changed before it is committed.
+//! Compares help and error output with the files in `tests/snapshots`. `POSTBOX_UPDATE_SNAPSHOTS=1` updates the files:
+//! review the difference before you commit it.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::*;
 
-/// What only a build with the feature `aws` serves is not in them.
+/// Compares `text` with a snapshot, which does not contain the addresses that need the feature `aws`.
 fn assert_snapshot(name: &str, text: &str) {
     let text = &text.replace(", sqs://eu-west-1/name", "");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
@@ -16,11 +16,11 @@ fn assert_snapshot(name: &str, text: &str) {
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         *text == expected,
-        "{name} is different; POSTBOX_UPDATE_SNAPSHOTS=1 writes it anew\n--- expected\n{expected}\n--- found\n{text}"
+        "{name} is different; POSTBOX_UPDATE_SNAPSHOTS=1 updates it\n--- expected\n{expected}\n--- found\n{text}"
     );
 }
 
-/// Lines without the spaces at their ends, which clap leaves between paragraphs.
+/// Removes the spaces at the ends of lines, which clap prints between paragraphs.
 fn trimmed(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
@@ -63,13 +63,13 @@ fn help_does_not_show_a_password() {
     assert!(!out(&output).contains("secret"), "{}", out(&output));
 }
 
-/// Commands and what they say, as on a terminal.
+/// Runs commands and returns their output and exit statuses, as on a terminal.
 fn transcript(folder: &Path, commands: &[&[&str]]) -> String {
     let mut text = String::new();
     for arguments in commands {
         let output = run(folder, arguments);
         let quoted = |argument: &&str| match argument {
-            plain if !plain.is_empty() && !plain.contains([' ', '?', '&']) => plain.to_string(),
+            word if !word.is_empty() && !word.contains([' ', '?', '&']) => word.to_string(),
             other => format!("'{other}'"),
         };
         let arguments: Vec<String> = arguments.iter().map(quoted).collect();

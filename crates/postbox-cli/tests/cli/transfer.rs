@@ -1,4 +1,4 @@
-//! `move`: what goes along, what stays, and what is refused.
+//! `move`: which messages and metadata are moved, and which stay.
 
 use serde_json::Value;
 
@@ -17,19 +17,21 @@ fn open(folder: &Path, file: &str) -> ::postbox::Mailbox<String> {
 }
 
 #[test]
-fn a_mailbox_is_not_moved_onto_itself_however_it_is_written() {
+fn a_mailbox_is_not_moved_onto_itself_with_any_form_of_its_address() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x", "--url", FROM]);
     std::os::unix::fs::symlink("from.db", folder.path().join("link.db")).unwrap();
     let redis = postbox_test_servers::shared_redis();
     let port = redis.rsplit_once(':').unwrap().1;
     let name = format!("same-{}", std::process::id());
-    let here = format!("{redis}/{name}");
-    let again = [format!("REDIS://localhost:{port}/{name}"), format!("{here}?db=0"), format!("{here}?timeout=5")];
-    ok(folder.path(), &["send", "x", "--url", &here]);
-    let same = ["SQLITE://from.db/jobs", "sqlite://from%2Edb/jobs", "sqlite://./from.db/jobs", "sqlite://link.db/jobs"];
-    let pairs = same.map(|to| (FROM, to)).into_iter().chain(again.iter().map(|to| (here.as_str(), to.as_str())));
-    for (from, to) in pairs.chain([(FROM, FROM), (&here, &here)]) {
+    let url = format!("{redis}/{name}");
+    let same_redis = [format!("REDIS://localhost:{port}/{name}"), format!("{url}?db=0"), format!("{url}?timeout=5")];
+    ok(folder.path(), &["send", "x", "--url", &url]);
+    let same_file =
+        ["SQLITE://from.db/jobs", "sqlite://from%2Edb/jobs", "sqlite://./from.db/jobs", "sqlite://link.db/jobs"];
+    let pairs =
+        same_file.map(|to| (FROM, to)).into_iter().chain(same_redis.iter().map(|to| (url.as_str(), to.as_str())));
+    for (from, to) in pairs.chain([(FROM, FROM), (&url, &url)]) {
         let mut moving = postbox(folder.path())
             .args(["move", from, to])
             .stderr(Stdio::piped())
@@ -45,32 +47,32 @@ fn a_mailbox_is_not_moved_onto_itself_however_it_is_written() {
         assert_eq!(output.status.code(), Some(1), "{to}: {}", err(&output));
         assert!(err(&output).contains("are the same mailbox"), "{to}: {}", err(&output));
     }
-    ok(folder.path(), &["receive", "--ack", "--url", &here]);
+    ok(folder.path(), &["receive", "--ack", "--url", &url]);
 }
 
 #[test]
-fn mailboxes_of_two_databases_or_prefixes_are_two() {
+fn mailboxes_in_different_databases_or_prefixes_are_different() {
     let folder = tempfile::tempdir().unwrap();
     let name = format!("two-{}", std::process::id());
-    let place = |options: &str| format!("{}/{name}?{options}", postbox_test_servers::shared_redis());
-    let places = [place("db=0"), place("db=1"), place("db=1&prefix=a"), place("db=1&prefix=b")];
-    ok(folder.path(), &["send", "x", "--url", &places[0]]);
-    for pair in places.windows(2) {
+    let url = |options: &str| format!("{}/{name}?{options}", postbox_test_servers::shared_redis());
+    let urls = [url("db=0"), url("db=1"), url("db=1&prefix=a"), url("db=1&prefix=b")];
+    ok(folder.path(), &["send", "x", "--url", &urls[0]]);
+    for pair in urls.windows(2) {
         assert_eq!(ok(folder.path(), &["move", &pair[0], &pair[1]]), "1 messages moved\n", "{pair:?}");
     }
-    assert_eq!(ok(folder.path(), &["receive", "--ack", "--url", &places[3]]), "x\n");
+    assert_eq!(ok(folder.path(), &["receive", "--ack", "--url", &urls[3]]), "x\n");
 }
 
 #[test]
-fn all_that_a_message_is_goes_along() {
+fn a_move_keeps_ids_bodies_and_metadata() {
     let folder = tempfile::tempdir().unwrap();
-    // Of a program in Rust: its content type is JSON.
+    // A message that was sent by a Rust program has the content type JSON.
     let jobs = open(folder.path(), "from.db/jobs");
     let send = jobs.send("hello").attribute("tenant", "a").reply_to("answers");
     send.id("0193a5b0-0000-7000-8000-000000000001").blocking().unwrap();
     let before = messages(folder.path(), FROM);
     assert_eq!(before[0]["content_type"], "application/json");
-    // Time passes, by the store's own clock.
+    // Wait until the store's clock has advanced, so that a move that sets a new time of sending would be seen.
     let sent = before[0]["enqueued_at"].as_u64().unwrap();
     until("another millisecond has begun", || {
         ok(folder.path(), &["send", "now", "--url", "sqlite://clock.db/clock"]);
@@ -81,14 +83,14 @@ fn all_that_a_message_is_goes_along() {
 }
 
 #[test]
-fn a_message_whose_id_is_taken_stays_and_the_others_go() {
+fn a_message_whose_id_is_taken_is_not_moved_and_others_are() {
     let folder = tempfile::tempdir().unwrap();
     let (jobs, archive) = (open(folder.path(), "from.db/jobs"), open(folder.path(), "to.db/archive"));
     let id = |number: u32| format!("0193a5b0-0000-7000-8000-00000000000{number}");
     for number in 1..=4 {
         jobs.send(&format!("from {number}")).id(id(number)).blocking().unwrap();
     }
-    // The second has been moved before, in a move that was killed before it acknowledged.
+    // An earlier move was killed after it sent message 2 and before it acknowledged it.
     archive.send("from 2").id(id(2)).blocking().unwrap();
     archive.send("another").id(id(3)).blocking().unwrap();
     for _ in 0..2 {
@@ -106,7 +108,7 @@ fn a_message_whose_id_is_taken_stays_and_the_others_go() {
 }
 
 #[test]
-fn what_stays_is_told() {
+fn a_move_reports_messages_that_were_not_moved() {
     let folder = tempfile::tempdir().unwrap();
     let from = ["--url", FROM];
     for options in
@@ -122,7 +124,7 @@ fn what_stays_is_told() {
 }
 
 #[test]
-fn what_was_not_moved_does_not_count_as_delivered() {
+fn messages_that_were_not_moved_do_not_count_as_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let from = format!("{FROM}?max_deliveries=1");
     piped(folder.path(), &["send", "--lines", "--url", &from], "1\n2\n3\n");

@@ -1,4 +1,4 @@
-//! `work`: programs and their processes.
+//! `work`: the programs that it runs and their processes.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -14,13 +14,13 @@ fn worker(folder: &Path, options: &[&str], script: &str) -> Child {
         .args(["--", "sh", "-c", script])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // As in a terminal: a group that Ctrl-C is sent to.
+        // A terminal sends Ctrl-C to a whole process group.
         .process_group(0)
         .spawn()
         .unwrap()
 }
 
-/// The number that a program has written to a file, once it has.
+/// Waits until a program has written a number to a file, and returns it.
 fn written(folder: &Path, file: &str) -> u32 {
     let mut number = None;
     until("a program writes its id", || {
@@ -57,7 +57,7 @@ fn ctrl_c_in_a_terminal_does_not_reach_the_programs() {
     assert_eq!(ok(folder.path(), &["stats"]), ALL_DONE);
 }
 
-/// A program that ignores SIGTERM, as does the process that it starts.
+/// A program that ignores SIGTERM. It starts a process that ignores SIGTERM too.
 const STUBBORN: &str = r#"
     trap "" TERM
     (while :; do sleep 0.05; done) & echo $! > child
@@ -65,7 +65,7 @@ const STUBBORN: &str = r#"
     while :; do sleep 0.05; done"#;
 
 #[test]
-fn a_program_is_ended_after_the_shutdown_limit_and_its_message_goes_back() {
+fn a_program_is_terminated_after_the_shutdown_limit() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x"]);
     let worker = worker(folder.path(), &["--retries", "1", "--shutdown-limit", "100ms"], STUBBORN);
@@ -99,14 +99,14 @@ fn a_lost_lease_ends_the_program() {
     let processes = ["pid", "child"].map(|file| written(folder.path(), file));
     ok(folder.path(), &["purge"]);
     until("the processes end", || !processes.into_iter().any(is_running));
-    // The worker goes on.
+    // The worker still runs.
     assert!(worker.try_wait().unwrap().is_none());
     signal("-INT", &worker.id().to_string());
     assert!(worker.wait().unwrap().success());
 }
 
 #[test]
-fn a_program_that_cannot_be_started_gives_its_message_back() {
+fn a_message_is_released_if_its_program_cannot_be_started() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x"]);
     let mut worker = postbox(folder.path())
@@ -135,7 +135,7 @@ fn a_program_that_cannot_be_started_gives_its_message_back() {
 fn more_programs_than_the_system_allows_make_no_dead_letters() {
     let folder = tempfile::tempdir().unwrap();
     piped(folder.path(), &["send", "--lines"], &"x\n".repeat(60));
-    // Three pipes for each program: 60 programs need more files than are allowed.
+    // Each program needs three pipes, so 60 programs need more open files than the limit allows.
     let script = "ulimit -n 80; exec \"$0\" work --concurrency 60 --retries 1 --backoff 10ms -- cat";
     let worker = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_postbox")])
@@ -154,7 +154,7 @@ fn more_programs_than_the_system_allows_make_no_dead_letters() {
 }
 
 #[test]
-fn a_process_that_keeps_the_pipes_open_holds_nothing_up() {
+fn a_process_that_keeps_the_pipes_open_does_not_delay_the_reply() {
     let folder = tempfile::tempdir().unwrap();
     let mut worker =
         worker(folder.path(), &[], "cat; sleep 1000 <&0 & echo $! > child; while [ ! -e go ]; do sleep 0.02; done");
@@ -164,7 +164,7 @@ fn a_process_that_keeps_the_pipes_open_holds_nothing_up() {
     let child = written(folder.path(), "child");
     std::fs::write(folder.path().join("go"), "").unwrap();
     let reply = answered.recv_timeout(LONG);
-    assert!(is_running(child), "a process that the program left running is left alone");
+    assert!(is_running(child), "a background process of the program is not terminated");
     signal("-KILL", &child.to_string());
     assert_eq!(out(&reply.expect("a reply")), "hi\n");
     signal("-INT", &worker.id().to_string());
@@ -172,20 +172,20 @@ fn a_process_that_keeps_the_pipes_open_holds_nothing_up() {
 }
 
 #[test]
-fn a_reply_has_a_limit_and_other_output_has_none() {
+fn replies_have_a_size_limit_and_other_output_has_none() {
     let folder = tempfile::tempdir().unwrap();
     ok(folder.path(), &["send", "x"]);
     let worker = worker(folder.path(), &["--concurrency", "2"], "head -c 67108865 /dev/zero");
     until("it is handled", || ok(folder.path(), &["stats"]) == ALL_DONE);
     ok(folder.path(), &["send", "x", "--reply-to", "answers"]);
     until("it is refused", || !dead_reasons(folder.path()).is_empty());
-    assert_eq!(dead_reasons(folder.path()), ["a reply of more than 64 MiB"]);
+    assert_eq!(dead_reasons(folder.path()), ["the reply is larger than 64 MiB"]);
     signal("-INT", &worker.id().to_string());
     worker.wait_with_output().unwrap();
 }
 
 #[test]
-fn what_a_failed_program_wrote_is_shown() {
+fn standard_error_of_a_failed_program_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let script =
         r#"cat > /dev/null; head -c 100000 /dev/zero | tr '\0' x >&2; printf '\033[31mno such\ntenant\n' >&2; exit 65"#;
@@ -202,7 +202,7 @@ fn what_a_failed_program_wrote_is_shown() {
             assert!(stderr.ends_with("xxx\u{1b}[31mno such\ntenant\n") && stderr.len() == 4096, "{stderr}");
             assert_eq!(note["id"], id.trim());
         } else {
-            // Passed on as it comes, then what it means.
+            // The program's standard error is followed by a note about the exit status.
             assert!(text.len() > 100_000);
             let end = format!("tenant\npostbox: message {}, delivery 1: exit status 65\n", id.trim());
             assert!(text.ends_with(&end), "{}", &text[text.len() - 200..]);

@@ -1,23 +1,25 @@
-//! Message groups: which message is at the head of each, and which wait behind it.
+//! Message groups: the message at the head of each group, and the messages queued behind it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 
-/// A message behind another of its group. What has gone meanwhile (expired) is known by its arrival, since its slot may be
-/// in use again, and is skipped when its turn comes: leaving is constant time.
+/// A message queued in its group. If it expires, its entry stays and is skipped later, so that
+/// removal takes constant time. `arrival` detects such an entry, since the slot may have been
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Behind {
+pub(super) struct Queued {
     pub(super) slot: u32,
     pub(super) arrival: u64,
 }
 
-/// A group exists while one of its messages is at its head: ready, leased, or on its way back.
+/// A group exists while one of its messages is at the head: ready, leased, or given back with a
+/// delay.
 #[derive(Debug)]
 struct Group {
     head: u32,
-    behind: VecDeque<Behind>,
-    /// How many of those behind have gone.
-    gone: usize,
+    queued: VecDeque<Queued>,
+    /// The number of entries in `queued` whose messages have been removed.
+    removed: usize,
 }
 
 #[derive(Debug)]
@@ -30,11 +32,7 @@ impl Groups {
         Groups { groups: BTreeMap::new() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
-    /// The name, shared with the other messages of the group.
+    /// The shared name of a group.
     pub(super) fn name(&self, name: &str) -> Arc<str> {
         match self.groups.get_key_value(name) {
             Some((name, _)) => Arc::clone(name),
@@ -42,34 +40,34 @@ impl Groups {
         }
     }
 
-    /// A message joins its group. `true` if it is at the head and can be delivered.
-    pub(super) fn join(&mut self, name: &Arc<str>, message: Behind) -> bool {
+    /// Adds a message to its group. Returns `true` if it is at the head and can be delivered.
+    pub(super) fn join(&mut self, name: &Arc<str>, message: Queued) -> bool {
         if let Some(group) = self.groups.get_mut(name) {
-            group.behind.push_back(message);
+            group.queued.push_back(message);
             return false;
         }
-        self.groups.insert(Arc::clone(name), Group { head: message.slot, behind: VecDeque::new(), gone: 0 });
+        self.groups.insert(Arc::clone(name), Group { head: message.slot, queued: VecDeque::new(), removed: 0 });
         true
     }
 
-    /// A message leaves its group for good. Whoever is at the head because of it can now be delivered. `is_there` tells
-    /// whether one of those behind is still there.
-    pub(super) fn leave(&mut self, name: &Arc<str>, slot: u32, is_there: impl Fn(&Behind) -> bool) -> Option<u32> {
+    /// Removes a message from its group, and returns the slot of the message that has thereby come
+    /// to the head. `is_queued` tells whether the message of an entry is still queued.
+    pub(super) fn leave(&mut self, name: &Arc<str>, slot: u32, is_queued: impl Fn(&Queued) -> bool) -> Option<u32> {
         let group = self.groups.get_mut(name)?;
         if group.head != slot {
-            group.gone += 1;
-            if group.gone > 32 && group.gone * 2 > group.behind.len() {
-                group.behind.retain(|behind| is_there(behind));
-                group.gone = 0;
+            group.removed += 1;
+            if group.removed > 32 && group.removed * 2 > group.queued.len() {
+                group.queued.retain(|queued| is_queued(queued));
+                group.removed = 0;
             }
             return None;
         }
-        while let Some(next) = group.behind.pop_front() {
-            if is_there(&next) {
+        while let Some(next) = group.queued.pop_front() {
+            if is_queued(&next) {
                 group.head = next.slot;
                 return Some(next.slot);
             }
-            group.gone = group.gone.saturating_sub(1);
+            group.removed = group.removed.saturating_sub(1);
         }
         self.groups.remove(name);
         None

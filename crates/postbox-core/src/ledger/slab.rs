@@ -1,4 +1,5 @@
-//! Places for values, used again, in chunks: growing moves nothing, and an empty slab keeps one chunk.
+//! A slab: values with stable indices, in chunks. Growing moves no value, and an empty slab keeps
+//! one chunk.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,13 +8,13 @@ const CHUNK: usize = 64;
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
-enum Place<T> {
-    Free { next: u32 },
-    Used(T),
+enum Entry<T> {
+    Vacant { next: u32 },
+    Occupied(T),
 }
 
-/// As arrays, so that a place is found with one check of bounds.
-type Chunk<T> = Box<[Place<T>; CHUNK]>;
+/// An array, so that finding an entry takes one bounds check.
+type Chunk<T> = Box<[Entry<T>; CHUNK]>;
 
 #[derive(Debug)]
 pub(super) struct Slab<T> {
@@ -22,22 +23,23 @@ pub(super) struct Slab<T> {
     len: usize,
 }
 
-/// A place that is free. What goes there is made only now, when nothing can go wrong any more: so it is written where it stays.
-pub(super) struct Vacancy<'a, T> {
+/// A vacant entry. The value is constructed after the last fallible step, so it is written in
+/// place.
+pub(super) struct VacantEntry<'a, T> {
     index: u32,
-    place: &'a mut Place<T>,
+    entry: &'a mut Entry<T>,
     next: u32,
     free: &'a mut u32,
     len: &'a mut usize,
 }
 
-impl<T> Vacancy<'_, T> {
+impl<T> VacantEntry<'_, T> {
     #[inline(always)]
-    pub(super) fn fill(self, value: T) -> u32 {
+    pub(super) fn insert(self, value: T) -> u32 {
         *self.free = self.next;
         *self.len += 1;
-        // It was free: there is nothing to drop.
-        core::mem::forget(core::mem::replace(self.place, Place::Used(value)));
+        // A vacant entry owns nothing, so there is nothing to drop.
+        core::mem::forget(core::mem::replace(self.entry, Entry::Occupied(value)));
         self.index
     }
 }
@@ -51,55 +53,55 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// A free place.
+    /// Returns a vacant entry.
     #[inline(always)]
-    pub(super) fn vacancy(&mut self) -> Vacancy<'_, T> {
+    pub(super) fn vacant_entry(&mut self) -> VacantEntry<'_, T> {
         if self.free == NONE {
             self.grow();
         }
         let index = self.free;
         let Slab { chunks, free, len } = self;
-        let place = &mut chunks[index as usize / CHUNK][index as usize % CHUNK];
-        let Place::Free { next } = *place else { unreachable!("the list of free places leads to free places") };
-        Vacancy { index, place, next, free, len }
+        let entry = &mut chunks[index as usize / CHUNK][index as usize % CHUNK];
+        let Entry::Vacant { next } = *entry else { unreachable!("the free list contains vacant entries only") };
+        VacantEntry { index, entry, next, free, len }
     }
 
-    /// Adds a chunk of free places.
+    /// Adds a chunk of vacant entries.
     #[cold]
     fn grow(&mut self) {
         let first = self.chunks.len() * CHUNK;
-        assert!(first + CHUNK <= NONE as usize, "fewer than 2^32 - 64 messages are in one mailbox");
+        assert!(first + CHUNK <= NONE as usize, "too many messages in one mailbox");
         self.chunks.push(Self::chunk(first as u32));
         self.free = first as u32;
     }
 
     fn chunk(first: u32) -> Chunk<T> {
         let end = first + CHUNK as u32;
-        let places: Box<[Place<T>]> =
-            (first + 1..=end).map(|next| Place::Free { next: if next == end { NONE } else { next } }).collect();
-        places.try_into().unwrap_or_else(|_| unreachable!("a chunk has as many places as a chunk"))
+        let entries: Box<[Entry<T>]> =
+            (first + 1..=end).map(|next| Entry::Vacant { next: if next == end { NONE } else { next } }).collect();
+        entries.try_into().unwrap_or_else(|_| unreachable!("the iterator yields CHUNK entries"))
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&T> {
         match self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK] {
-            Place::Used(ref value) => Some(value),
-            Place::Free { .. } => None,
+            Entry::Occupied(ref value) => Some(value),
+            Entry::Vacant { .. } => None,
         }
     }
 
-    /// Every value, with its place.
+    /// All values with their indices.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let places = self.chunks.iter().flat_map(|chunk| chunk.iter());
-        (0u32..).zip(places).filter_map(|(index, place)| match place {
-            Place::Used(value) => Some((index, value)),
-            Place::Free { .. } => None,
+        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        (0u32..).zip(entries).filter_map(|(index, entry)| match entry {
+            Entry::Occupied(value) => Some((index, value)),
+            Entry::Vacant { .. } => None,
         })
     }
 
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         match &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK] {
-            Place::Used(value) => Some(value),
-            Place::Free { .. } => None,
+            Entry::Occupied(value) => Some(value),
+            Entry::Vacant { .. } => None,
         }
     }
 
@@ -113,30 +115,14 @@ impl<T> Slab<T> {
 
     #[inline(always)]
     fn take(&mut self, index: u32) -> Option<T> {
-        let place = &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK];
-        if matches!(place, Place::Free { .. }) {
+        let entry = &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK];
+        if matches!(entry, Entry::Vacant { .. }) {
             return None;
         }
-        let Place::Used(value) = core::mem::replace(place, Place::Free { next: self.free }) else { return None };
+        let Entry::Occupied(value) = core::mem::replace(entry, Entry::Vacant { next: self.free }) else { return None };
         self.free = index;
         self.len -= 1;
         Some(value)
-    }
-
-    /// Frees a place. What is in it is not dropped: it must own nothing any more.
-    #[inline(always)]
-    pub(super) fn forget(&mut self, index: u32) {
-        if self.len == 1 && self.chunks.len() > 1 {
-            core::mem::forget(self.remove_last(index));
-            return;
-        }
-        let Some(chunk) = self.chunks.get_mut(index as usize / CHUNK) else { return };
-        let place = &mut chunk[index as usize % CHUNK];
-        if matches!(place, Place::Used(_)) {
-            let next = core::mem::replace(&mut self.free, index);
-            self.len -= 1;
-            core::mem::forget(core::mem::replace(place, Place::Free { next }));
-        }
     }
 
     #[cold]
@@ -148,7 +134,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Takes everything out.
+    /// Removes everything.
     pub(super) fn clear(&mut self) -> Vec<impl Sized + use<T>> {
         self.free = NONE;
         self.len = 0;

@@ -1,25 +1,25 @@
-//! A message in the ledger, and lists of them.
+//! A message in the ledger, with its state and its links.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::slab::{NONE, Slab};
-use super::terms::{Held, Receipt};
+use super::slab::NONE;
+use super::types::{Held, Receipt};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// In the list of what can be delivered.
+    /// In the list of ready messages.
     Ready,
-    /// Visible, but behind another message of its group.
-    Behind,
-    /// In the heap, until it is visible for the first time.
+    /// Visible, and queued behind another message of its group.
+    Queued,
+    /// In the heap until it is visible for the first time.
     Delayed,
-    /// In the heap, given back with a delay.
+    /// Given back with a delay; in the heap.
     Returning,
-    /// In the line of leases or in the heap, until its lease ends.
+    /// In the list of leases or in the heap until the lease ends.
     Leased,
-    /// In none of these, on its way from one to another.
-    Loose,
+    /// In no list, between two states.
+    Unlinked,
 }
 
 #[derive(Debug)]
@@ -29,53 +29,56 @@ pub(super) struct Slot<M> {
     pub(super) sent_at: u64,
     /// The number of the current delivery.
     pub(super) number: u64,
-    /// When the lease ends, while it is in the line of leases.
+    /// The end of the lease, while it is in the list of leases.
     pub(super) until: u64,
-    /// Orders what can be delivered: the number of messages that had become deliverable when this one did.
+    /// Orders ready messages: how often a message had become ready when this one did.
     pub(super) rank: u64,
     pub(super) deliveries: u32,
-    /// Where in the heap, if it is there.
-    pub(super) place: u32,
-    /// Its neighbours in the list of what can be delivered, or in the line of leases.
+    /// The index in the heap of deadlines; [`NONE`] if it is not there.
+    pub(super) heap_index: u32,
+    /// Links in the list of ready messages or of leases.
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) state: State,
     pub(super) extras: Option<Box<Extras>>,
 }
 
-/// What few messages have.
+/// Fields that few messages have.
 #[derive(Debug)]
 pub(super) struct Extras {
     pub(super) group: Option<Arc<str>>,
     pub(super) expires_at: Option<u64>,
-    /// Messages that expire at the same moment go in the order in which they were sent.
+    /// Orders messages that expire at the same moment.
     pub(super) arrival: u64,
 }
 
-pub(super) const fn halves(id: u128) -> [u64; 2] {
+pub(super) const fn id_to_halves(id: u128) -> [u64; 2] {
     [(id >> 64) as u64, id as u64]
 }
 
-pub(super) const fn whole([high, low]: [u64; 2]) -> u128 {
+pub(super) const fn id_from_halves([high, low]: [u64; 2]) -> u128 {
     ((high as u128) << 64) | low as u128
 }
 
+/// Moment, order of arrival, slot.
+pub(super) type Expiry = (u64, u64, u32);
+
 impl<M> Slot<M> {
-    /// Never delivered, and in no list yet.
+    /// Creates a slot that was never delivered and is in no list.
     #[inline(always)]
     pub(super) fn new(id: u128, message: M, sent_at: u64, extras: Option<Box<Extras>>) -> Self {
         Slot {
             message,
-            id: halves(id),
+            id: id_to_halves(id),
             sent_at,
             number: 0,
             until: 0,
             rank: 0,
             deliveries: 0,
-            place: NONE,
+            heap_index: NONE,
             prev: NONE,
             next: NONE,
-            state: State::Loose,
+            state: State::Unlinked,
             extras,
         }
     }
@@ -84,93 +87,24 @@ impl<M> Slot<M> {
         self.extras.as_ref()?.group.as_ref()
     }
 
-    /// When it goes, and its place among those that go then.
+    /// The expiry of the message, if it has one.
     pub(super) fn expiry(&self, slot: u32) -> Option<Expiry> {
         let extras = self.extras.as_ref()?;
         Some((extras.expires_at?, extras.arrival, slot))
     }
-}
 
-/// Moment, order of arrival, slot.
-pub(super) type Expiry = (u64, u64, u32);
-
-impl<M> Slot<M> {
-    /// Whether the receipt is of the current delivery.
+    /// Whether the receipt belongs to the current lease.
     pub(super) fn is_leased(&self, receipt: Receipt) -> bool {
         self.state == State::Leased && self.number == receipt.number
     }
 
     pub(super) fn show(&self, receipt: Receipt) -> Held<'_, M> {
-        Held { id: whole(self.id), message: &self.message, receipt, deliveries: self.deliveries, sent_at: self.sent_at }
-    }
-}
-
-/// A list through slots.
-#[derive(Debug)]
-pub(super) struct List {
-    pub(super) head: u32,
-    pub(super) tail: u32,
-}
-
-impl List {
-    pub(super) const fn new() -> Self {
-        List { head: NONE, tail: NONE }
-    }
-
-    /// Puts a slot at the end.
-    pub(super) fn push<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        if let Some(new) = slots.get_mut(slot) {
-            (new.prev, new.next) = (self.tail, NONE);
-        }
-        self.follow(slots, slot);
-    }
-
-    /// Puts a slot at the end that knows its neighbours already.
-    #[inline(always)]
-    pub(super) fn follow<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        let tail = core::mem::replace(&mut self.tail, slot);
-        match slots.get_mut(tail) {
-            Some(last) => last.next = slot,
-            None => self.head = slot,
-        }
-    }
-
-    /// Puts a slot before the first one of a higher rank. Looks through the slots of a lower rank, from the head.
-    pub(super) fn insert_by_rank<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        let Some(rank) = slots.get(slot).map(|slot| slot.rank) else { return };
-        let (mut before, mut behind) = (NONE, self.head);
-        while let Some(next) = slots.get(behind).filter(|next| next.rank < rank) {
-            (before, behind) = (behind, next.next);
-        }
-        if let Some(new) = slots.get_mut(slot) {
-            (new.prev, new.next) = (before, behind);
-        }
-        match slots.get_mut(before) {
-            Some(before) => before.next = slot,
-            None => self.head = slot,
-        }
-        match slots.get_mut(behind) {
-            Some(behind) => behind.prev = slot,
-            None => self.tail = slot,
-        }
-    }
-
-    /// Takes a slot out.
-    pub(super) fn remove<M>(&mut self, slots: &mut Slab<Slot<M>>, slot: u32) {
-        let Some(&Slot { prev, next, .. }) = slots.get(slot) else { return };
-        self.close_gap(slots, prev, next);
-    }
-
-    /// What was between these two is out.
-    #[inline(always)]
-    pub(super) fn close_gap<M>(&mut self, slots: &mut Slab<Slot<M>>, prev: u32, next: u32) {
-        match slots.get_mut(prev) {
-            Some(before) => before.next = next,
-            None => self.head = next,
-        }
-        match slots.get_mut(next) {
-            Some(behind) => behind.prev = prev,
-            None => self.tail = prev,
+        Held {
+            id: id_from_halves(self.id),
+            message: &self.message,
+            receipt,
+            deliveries: self.deliveries,
+            sent_at: self.sent_at,
         }
     }
 }

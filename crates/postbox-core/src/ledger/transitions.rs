@@ -1,19 +1,19 @@
-//! How a message goes from one place of the ledger to another.
+//! Transitions of a message from one state to another.
 
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
 
 use super::Ledger;
-use super::due::Due;
-use super::groups::Behind;
+use super::deadline_heap::Deadline;
+use super::groups::Queued;
 use super::slab::NONE;
-use super::slot::{Slot, State, whole};
-use super::terms::{DELIVERIES_SPENT, Held, Receipt, Stale};
+use super::slot::{Slot, State, id_from_halves};
+use super::types::DELIVERIES_SPENT;
 
 impl<M> Ledger<M> {
-    /// Whether there is room, as of the last call.
+    /// Whether there is room for another message after the last call.
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.options.max_size.is_none_or(|most| self.slots.len() < most)
     }
 
@@ -27,206 +27,140 @@ impl<M> Ledger<M> {
         self.slots.get_mut(slot).expect("a linked slot is in use")
     }
 
-    pub(super) fn leased(&self, receipt: Receipt) -> Result<u32, Stale> {
-        match self.slots.get(receipt.slot) {
-            Some(slot) if slot.is_leased(receipt) => Ok(receipt.slot),
-            _ => Err(Stale),
-        }
-    }
-
-    /// What is due first of all: in the line of leases, or in the heap.
-    pub(super) fn first_due(&self) -> Option<Due> {
-        let line = self.slots.get(self.line.head).map(|first| Due {
+    /// The first deadline: in the list of leases or in the heap.
+    pub(super) fn first_deadline(&self) -> Option<Deadline> {
+        let lease = self.slots.get(self.leases.first()).map(|first| Deadline {
             at: first.until,
             order: first.number,
-            slot: self.line.head,
+            slot: self.leases.first(),
         });
-        line.into_iter().chain(self.due.first()).min()
+        lease.into_iter().chain(self.deadlines.first()).min()
     }
 
-    /// When a delay or a lease ends.
-    pub(super) fn due_at(&self, slot: u32) -> u64 {
+    /// The end of the delay or lease of a message.
+    pub(super) fn deadline_of(&self, slot: u32) -> u64 {
         match self.slot(slot) {
-            Slot { place: NONE, until, .. } => *until,
-            Slot { place, .. } => self.due.get(*place).at,
+            Slot { heap_index: NONE, until, .. } => *until,
+            Slot { heap_index, .. } => self.deadlines.get(*heap_index).at,
         }
     }
 
-    /// Leases up to `max` of what can be delivered to the end of the line, which they follow in time: as a whole, since they follow
-    /// each other already. How many.
-    #[inline(always)]
-    pub(super) fn lease_run(&mut self, max: usize, until: u64) -> usize {
-        let first = self.ready.head;
-        let (mut last, mut next, mut many) = (NONE, first, 0);
-        while many < max
-            && let Some(held) = self.slots.get_mut(next)
-        {
-            if let Some(expiry) = held.expiry(next) {
-                self.expiring.remove(&expiry);
-            }
-            self.counter += 1;
-            held.number = self.counter;
-            held.state = State::Leased;
-            held.until = until;
-            held.deliveries += 1;
-            (last, next) = (next, held.next);
-            many += 1;
-        }
-        if many == 0 {
-            return 0;
-        }
-        self.ready.head = next;
-        match self.slots.get_mut(next) {
-            Some(left) => left.prev = NONE,
-            None => self.ready.tail = NONE,
-        }
-        self.slot_mut(last).next = NONE;
-        self.slot_mut(first).prev = self.line.tail;
-        self.line.follow(&mut self.slots, first);
-        self.line.tail = last;
-        self.deliverable -= many;
-        self.leased += many;
-        self.quiet_until = self.quiet_until.min(until);
-        many
-    }
-
-    /// Leases up to `max` one by one, each to its place in the heap.
-    pub(super) fn lease_singly(&mut self, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
-        let mut taken = 0;
-        while taken < max && self.ready.head != NONE {
-            let slot = self.ready.head;
-            self.unlink(slot);
-            if let Some(expiry) = self.slot(slot).expiry(slot) {
-                self.expiring.remove(&expiry);
-            }
-            self.leased += 1;
-            let number = self.put_off(slot, until, State::Leased);
-            let held = self.slot_mut(slot);
-            held.number = number;
-            held.until = until;
-            held.deliveries += 1;
-            take(held.show(Receipt { slot, number }));
-            taken += 1;
-        }
-        taken
-    }
-
-    /// Puts a slot into the heap. Returns the number that was used up for it.
-    pub(super) fn put_off(&mut self, slot: u32, at: u64, state: State) -> u64 {
-        self.quiet_until = self.quiet_until.min(at);
-        self.counter += 1;
-        let order = self.counter;
+    /// Adds a slot to the heap of deadlines. Returns the number that orders it.
+    pub(super) fn schedule(&mut self, slot: u32, at: u64, state: State) -> u64 {
+        self.next_event_at = self.next_event_at.min(at);
+        self.last_number += 1;
+        let order = self.last_number;
         self.slot_mut(slot).state = state;
-        let Ledger { due, slots, .. } = self;
-        due.push(Due { at, order, slot }, |slot, place| {
+        let Ledger { deadlines, slots, .. } = self;
+        deadlines.push(Deadline { at, order, slot }, |slot, heap_index| {
             if let Some(slot) = slots.get_mut(slot) {
-                slot.place = place;
+                slot.heap_index = heap_index;
             }
         });
         order
     }
 
-    /// Takes a slot out of the line of leases, or out of the heap.
+    /// Removes a slot from the list of leases or from the heap.
     #[inline(always)]
-    pub(super) fn take_from_due(&mut self, slot: u32) {
-        let held = self.slot_mut(slot);
-        let (place, state) = (held.place, core::mem::replace(&mut held.state, State::Loose));
+    pub(super) fn unschedule(&mut self, slot: u32) {
+        let entry = self.slot_mut(slot);
+        let (heap_index, state) = (entry.heap_index, core::mem::replace(&mut entry.state, State::Unlinked));
         match state {
             State::Leased => self.leased -= 1,
             State::Delayed => {
                 self.delayed -= 1;
-                let id = whole(self.slot(slot).id);
+                let id = id_from_halves(self.slot(slot).id);
                 if self.cancellable.get(&id) == Some(&slot) {
                     self.cancellable.remove(&id);
                 }
             }
             _ => self.delayed -= 1,
         }
-        let Ledger { due, slots, .. } = self;
-        if place == NONE {
-            return self.line.remove(slots, slot);
+        let Ledger { deadlines, slots, .. } = self;
+        if heap_index == NONE {
+            return self.leases.remove(slots, slot);
         }
-        due.remove(place, |slot, place| {
+        deadlines.remove(heap_index, |slot, heap_index| {
             if let Some(slot) = slots.get_mut(slot) {
-                slot.place = place;
+                slot.heap_index = heap_index;
             }
         });
     }
 
-    /// A message is visible for the first time: it joins its group, or what can be delivered.
+    /// Makes a message visible for the first time: queues it in its group, or makes it ready.
     pub(super) fn join(&mut self, slot: u32) {
         let arrival = self.slot(slot).extras.as_ref().map_or(0, |extras| extras.arrival);
         if let Some(group) = self.slot(slot).group().cloned()
-            && !self.groups.join(&group, Behind { slot, arrival })
+            && !self.groups.join(&group, Queued { slot, arrival })
         {
-            self.slot_mut(slot).state = State::Behind;
-            self.watch_expiry(slot);
+            self.slot_mut(slot).state = State::Queued;
+            self.schedule_expiry(slot);
             return;
         }
-        self.surface(slot);
+        self.make_ready(slot);
     }
 
-    /// A message can be delivered, unless its deliveries are spent.
+    /// Makes a message ready, unless its deliveries are spent.
     #[inline(always)]
-    pub(super) fn surface(&mut self, slot: u32) {
+    pub(super) fn make_ready(&mut self, slot: u32) {
         if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
-            return self.bury(slot, Cow::Borrowed(DELIVERIES_SPENT));
+            return self.move_to_dead_letters(slot, Cow::Borrowed(DELIVERIES_SPENT));
         }
         self.surfaced += 1;
         let rank = self.surfaced;
-        let held = self.slot_mut(slot);
-        (held.state, held.rank) = (State::Ready, rank);
+        let entry = self.slot_mut(slot);
+        (entry.state, entry.rank) = (State::Ready, rank);
         self.ready.push(&mut self.slots, slot);
         self.deliverable += 1;
-        self.watch_expiry(slot);
+        self.schedule_expiry(slot);
     }
 
-    pub(super) fn watch_expiry(&mut self, slot: u32) {
+    pub(super) fn schedule_expiry(&mut self, slot: u32) {
         if let Some(expiry) = self.slot(slot).expiry(slot) {
-            self.quiet_until = self.quiet_until.min(expiry.0);
+            self.next_event_at = self.next_event_at.min(expiry.0);
             self.expiring.insert(expiry);
         }
     }
 
-    /// Takes a slot out of what can be delivered.
+    /// Removes a slot from the list of ready messages.
     pub(super) fn unlink(&mut self, slot: u32) {
         self.ready.remove(&mut self.slots, slot);
-        self.slot_mut(slot).state = State::Loose;
+        self.slot_mut(slot).state = State::Unlinked;
         self.deliverable -= 1;
     }
 
-    /// Takes a message out, wherever it is, and lets its group go on.
+    /// Removes a message in any state, and makes the next message of its group ready.
     pub(super) fn remove(&mut self, slot: u32) -> Slot<M> {
         let state = self.slot(slot).state;
         match state {
             State::Ready => self.unlink(slot),
-            State::Behind | State::Loose => {}
-            State::Delayed | State::Returning | State::Leased => self.take_from_due(slot),
+            State::Queued | State::Unlinked => {}
+            State::Delayed | State::Returning | State::Leased => self.unschedule(slot),
         }
-        let gone = self.slots.remove(slot).expect("a linked slot is in use");
-        self.forget_id(gone.id, slot);
-        if let Some(extras) = &gone.extras {
-            if let Some(expiry) = gone.expiry(slot) {
+        let removed = self.slots.remove(slot).expect("a linked slot is in use");
+        self.unindex_id(removed.id, slot);
+        if let Some(extras) = &removed.extras {
+            if let Some(expiry) = removed.expiry(slot) {
                 self.expiring.remove(&expiry);
             }
-            // One that was not visible yet has not joined its group.
+            // A message that was not visible yet has not joined its group.
             if let Some(group) = &extras.group
                 && state != State::Delayed
-                && let Some(next) = self.next_of_group(group, slot)
+                && let Some(next) = self.leave_group(group, slot)
             {
-                self.surface(next);
+                self.make_ready(next);
             }
         }
-        gone
+        removed
     }
 
-    /// A message has left its group. Whoever is at the head because of it.
-    pub(super) fn next_of_group(&mut self, group: &Arc<str>, slot: u32) -> Option<u32> {
+    /// Removes a message from its group. Returns the message that has thereby come to the head.
+    pub(super) fn leave_group(&mut self, group: &Arc<str>, slot: u32) -> Option<u32> {
         let Ledger { groups, slots, .. } = self;
-        groups.leave(group, slot, |behind| {
-            slots.get(behind.slot).is_some_and(|slot| {
-                slot.state == State::Behind
-                    && slot.extras.as_ref().is_some_and(|extras| extras.arrival == behind.arrival)
+        groups.leave(group, slot, |queued| {
+            slots.get(queued.slot).is_some_and(|slot| {
+                slot.state == State::Queued
+                    && slot.extras.as_ref().is_some_and(|extras| extras.arrival == queued.arrival)
             })
         })
     }

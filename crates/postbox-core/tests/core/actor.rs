@@ -1,4 +1,4 @@
-//! The actor and its loop (L7): by hand, by a thread, by a task, on a pool.
+//! Actors and message loops (L7): by hand, on a thread, as a task, on a pool.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use postbox_core::{
     Actor, BoundedMailbox, Directive, Failure, MessageLoop, PriorityMailbox, Schedule, Turn, UnboundedMailbox,
 };
 
-/// Writes down what happens to it; fails or panics on demand.
+/// Logs every call; fails or panics on request.
 #[derive(Default)]
 struct Scribe {
     log: Vec<String>,
@@ -61,7 +61,7 @@ fn driven_by_hand() {
 }
 
 #[test]
-fn a_failing_handler_goes_to_handle_error_and_the_loop_goes_on() {
+fn a_failed_handler_is_reported_and_the_loop_continues() {
     let mut actor = MessageLoop::new(Scribe::default(), UnboundedMailbox::new());
     ["error", "panic", "fine"].into_iter().for_each(|message| assert!(actor.send(message)));
     assert_eq!(actor.run_turn(), Turn::Idle);
@@ -72,7 +72,7 @@ fn a_failing_handler_goes_to_handle_error_and_the_loop_goes_on() {
     ["error", "never"].into_iter().for_each(|message| assert!(actor.send(message)));
     assert_eq!(actor.run_turn(), Turn::Stopped);
     assert_eq!(actor.actor().log, ["error: refused", "stopped"]);
-    assert_eq!(actor.into_parts().1.dequeue(), Some("never"), "what was not handled is still there");
+    assert_eq!(actor.into_parts().1.dequeue(), Some("never"), "the other message is still in the mailbox");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_panic_in_the_error_handler_ends_the_loop_but_not_the_thread() {
             Err(())
         }
         fn handle_error(&mut self, _: Failure<()>) -> Directive {
-            panic!("cannot even fail");
+            panic!("the error handler fails");
         }
     }
     let mut actor = MessageLoop::new(Hopeless, UnboundedMailbox::new());
@@ -94,7 +94,7 @@ fn a_panic_in_the_error_handler_ends_the_loop_but_not_the_thread() {
 }
 
 #[test]
-fn a_turn_handles_its_share_and_no_more() {
+fn a_turn_handles_at_most_its_limit() {
     let mut actor = MessageLoop::new(Scribe::default(), UnboundedMailbox::new()).with_throughput(2);
     ["a", "b", "c"].into_iter().for_each(|message| assert!(actor.send(message)));
     assert_eq!(actor.run_turn(), Turn::More);
@@ -122,7 +122,7 @@ fn system_messages_come_first_and_suspension_is_counted() {
 }
 
 #[test]
-fn stop_overtakes_what_waits_and_leaves_it_in_the_mailbox() {
+fn stop_overtakes_messages_and_leaves_them_in_the_mailbox() {
     let mut actor = MessageLoop::new(Scribe::default(), UnboundedMailbox::new());
     let handle = actor.handle();
     actor.send("later");
@@ -152,7 +152,7 @@ fn driven_by_a_thread_until_the_mailbox_is_drained() {
 }
 
 #[test]
-fn a_sleeping_thread_hears_of_stop() {
+fn a_parked_loop_is_stopped() {
     let actor = MessageLoop::new(Scribe::default(), UnboundedMailbox::new());
     let handle = actor.handle();
     let running = thread::spawn(move || actor.run_blocking().0.log);
@@ -197,8 +197,8 @@ fn any_mailbox_kind_feeds_an_actor() {
     assert_eq!(actor.actor().log, ["local"]);
 }
 
-/// Actors on a pool of two workers: the scheduler hook queues turns, at most one of an actor runs at a time, and no
-/// message is left behind when all have gone idle.
+/// Two workers share several actors. At most one turn of an actor runs at a time, and every message
+/// is handled.
 #[test]
 fn actors_share_a_pool_of_workers() {
     const ACTORS: usize = 8;
@@ -247,7 +247,7 @@ fn actors_share_a_pool_of_workers() {
             .collect();
         senders.into_iter().for_each(|sender| sender.join().unwrap());
         assert_eq!(actors.iter().map(|actor| actor.2.size()).sum::<usize>(), 2 * MESSAGES, "all are suspended");
-        assert!(handles.iter().all(|handle| handle.resume()), "which alone must lead to the next turn");
+        assert!(handles.iter().all(|handle| handle.resume()), "a resume must lead to a turn");
         while actors.iter().any(|actor| !actor.2.is_empty()) {
             thread::yield_now();
         }
@@ -258,5 +258,5 @@ fn actors_share_a_pool_of_workers() {
         run_queue.close();
     });
     let handled: VecDeque<usize> = actors.iter().map(|actor| actor.0.lock().unwrap().actor().log.len()).collect();
-    assert_eq!(handled.iter().sum::<usize>(), 2 * MESSAGES + ACTORS, "every message, and that it was stopped");
+    assert_eq!(handled.iter().sum::<usize>(), 2 * MESSAGES + ACTORS, "every message, and the call of `stopped`");
 }

@@ -1,4 +1,4 @@
-//! No allocation per message in the steady state of a bounded mailbox, and small idle mailboxes.
+//! A warm mailbox allocates nothing per message, and an idle mailbox is small.
 #![allow(unsafe_code, reason = "a global allocator is unsafe to implement; this one counts and delegates")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,18 +15,19 @@ thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; only thread-local counters are kept beside it.
+// SAFETY: every call is passed on to the system allocator unchanged, besides thread-local counters.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         BYTES.set(BYTES.get() + layout.size() as isize);
-        // SAFETY: the caller keeps `alloc`'s contract, and so does this call.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         BYTES.set(BYTES.get() - layout.size() as isize);
-        // SAFETY: as above; the pointer came from `System.alloc`.
+        // SAFETY: the caller fulfils the contract of `dealloc`, and the pointer came from
+        // `System.alloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -73,7 +74,7 @@ fn waiting_allocates_nothing_once_warm() {
     assert_eq!(allocations(|| (0..100).for_each(|_| wait())), 0);
 }
 
-/// A million idle mailboxes are to fit in well under a gigabyte.
+/// A million idle mailboxes must fit in less than a gigabyte.
 #[test]
 fn an_empty_mailbox_is_small() {
     let before = BYTES.get();
@@ -84,7 +85,7 @@ fn an_empty_mailbox_is_small() {
 }
 
 #[test]
-fn a_burst_is_given_back() {
+fn the_memory_of_a_burst_is_freed() {
     let mailbox = BoundedMailbox::new(1_000_000);
     let before = BYTES.get();
     (0..1_000_000).for_each(|n: u64| assert!(mailbox.enqueue(n)));

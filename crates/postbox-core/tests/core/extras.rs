@@ -1,4 +1,5 @@
-//! What goes beyond the specifications (X1): policies, drains, stash, suspension, metrics, blocking forms.
+//! Features beyond the specifications (X1): policies, drains, stash, suspension, metrics, blocking
+//! forms.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,7 +35,7 @@ fn outcomes_carry_the_message() {
 }
 
 #[test]
-fn growing_makes_room_whatever_is_stashed() {
+fn growing_makes_room_besides_stashed_messages() {
     let mailbox = BoundedMailbox::with_overflow(2, OverflowPolicy::Grow);
     (0..8).for_each(|n| mailbox.stash(n));
     assert_eq!(mailbox.queue().try_offer(8), Ok(OfferOutcome::Grew(16)));
@@ -42,7 +43,7 @@ fn growing_makes_room_whatever_is_stashed() {
 }
 
 #[test]
-fn a_refused_message_comes_back_to_try_send_under_every_policy() {
+fn try_send_returns_a_rejected_message() {
     let mailbox = BoundedMailbox::with_overflow(1, OverflowPolicy::DropNewest);
     let producer = mailbox.producer();
     producer.try_send(1).unwrap();
@@ -95,11 +96,11 @@ fn close_and_drain_returns_everything_undelivered() {
 }
 
 #[test]
-fn what_a_consumer_took_in_but_not_out_belongs_to_all() {
+fn a_batch_belongs_to_all_consumers() {
     let mailbox = UnboundedMailbox::new();
     (0..100).for_each(|n| assert!(postbox_core::Mailbox::enqueue(&mailbox, n)));
     let second = mailbox.clone();
-    assert_eq!(mailbox.dequeue(), Some(0), "takes the batch in");
+    assert_eq!(mailbox.dequeue(), Some(0), "moves the batch into the store");
     assert_eq!((mailbox.size(), second.size()), (99, 99));
     assert_eq!(second.dequeue(), Some(1));
     drop(second);
@@ -110,7 +111,7 @@ fn what_a_consumer_took_in_but_not_out_belongs_to_all() {
 }
 
 #[test]
-fn the_stash_keeps_order_and_room() {
+fn stashed_messages_keep_their_order_and_their_room() {
     let mailbox = BoundedMailbox::new(4);
     (1..=4).for_each(|n| assert!(postbox_core::Mailbox::enqueue(&mailbox, n)));
     for _ in 0..2 {
@@ -134,7 +135,7 @@ fn the_stash_keeps_order_and_room() {
 }
 
 #[test]
-fn unstash_wakes_those_who_wait() {
+fn unstash_wakes_a_waiting_receiver() {
     let (mailbox, producer) = ThreadSafe.build_default_mailbox();
     producer.try_send(1).unwrap();
     let message = mailbox.dequeue().unwrap();
@@ -148,7 +149,7 @@ fn unstash_wakes_those_who_wait() {
 }
 
 #[test]
-fn control_messages_pass_a_suspension() {
+fn control_messages_are_received_during_a_suspension() {
     let (mailbox, producer) = ThreadSafe.build_default_mailbox();
     mailbox.suspend();
     producer.try_send("regular").unwrap();
@@ -178,7 +179,7 @@ impl Log {
 }
 
 #[test]
-fn a_future_that_sends_is_refused_and_told_of_like_a_send_at_once() {
+fn a_send_future_calls_hooks_and_fails_like_try_send() {
     for capacity in [1, 8] {
         let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(capacity));
         let calls = Arc::new(AtomicUsize::new(0));
@@ -187,14 +188,14 @@ fn a_future_that_sends_is_refused_and_told_of_like_a_send_at_once() {
             counted.fetch_add(1, Ordering::Relaxed);
         })));
         assert!(poll_once(&mut producer.send(1)).is_ready());
-        assert_eq!(calls.load(Ordering::Relaxed), 1, "the hook is told");
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "the hook is called");
         producer.set_scheduler_hook(None);
         assert_eq!(mailbox.dequeue(), Some(1));
 
         let log = Arc::new(Log::default());
         producer.set_metrics_sink(Some(log.clone()));
         assert!(poll_once(&mut producer.send(2)).is_ready());
-        assert_eq!(log.take()[0], MailboxEvent::Enqueued, "the sink is told");
+        assert_eq!(log.take()[0], MailboxEvent::Enqueued, "the event is recorded");
         producer.set_metrics_sink(None);
         assert_eq!(mailbox.dequeue(), Some(2));
 
@@ -204,9 +205,9 @@ fn a_future_that_sends_is_refused_and_told_of_like_a_send_at_once() {
     }
 }
 
-/// Several messages are taken out of the producers' reach at once, and handed out one by one.
+/// A blocking receiver takes the messages of a batch one by one.
 #[test]
-fn a_thread_that_is_handed_a_batch_heeds_what_happens_meanwhile() {
+fn a_blocking_receive_of_a_batch_observes_control_hooks_and_suspension() {
     let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(16));
     (0..8).for_each(|n| producer.try_send(n).unwrap());
     assert_eq!(mailbox.recv_blocking(), Ok(0));
@@ -218,14 +219,14 @@ fn a_thread_that_is_handed_a_batch_heeds_what_happens_meanwhile() {
     let log = Arc::new(Log::default());
     producer.set_metrics_sink(Some(log.clone()));
     assert_eq!(mailbox.recv_blocking(), Ok(2));
-    assert_eq!(log.take()[0], MailboxEvent::Dequeued, "the sink is told");
+    assert_eq!(log.take()[0], MailboxEvent::Dequeued, "the event is recorded");
     producer.set_metrics_sink(None);
 
     mailbox.suspend();
     thread::scope(|scope| {
         let receiver = scope.spawn(|| mailbox.recv_blocking());
         while mailbox.queue().waiting_receivers() == 0 {
-            assert!(!receiver.is_finished(), "nothing leaves a mailbox that is suspended");
+            assert!(!receiver.is_finished(), "no message leaves a suspended mailbox");
             thread::yield_now();
         }
         mailbox.resume();
@@ -234,7 +235,7 @@ fn a_thread_that_is_handed_a_batch_heeds_what_happens_meanwhile() {
 }
 
 #[test]
-fn the_metrics_sink_hears_of_everything() {
+fn the_metrics_sink_records_every_event() {
     use MailboxEvent::*;
     let watch = |policy| {
         let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(4).with_overflow(policy));
@@ -267,7 +268,7 @@ fn the_metrics_sink_hears_of_everything() {
 
     let (mailbox, producer, log) = watch(OverflowPolicy::Block);
     (0..4).for_each(|n| producer.try_send_control(n).unwrap());
-    assert!(log.take().iter().all(|event| !matches!(event, Pressure { .. })), "control messages press nobody");
+    assert!(log.take().iter().all(|event| !matches!(event, Pressure { .. })), "control messages cause no pressure");
     drain(&mailbox);
     (0..3).for_each(|n| producer.try_send(n).unwrap());
     (0..3).for_each(|_| mailbox.stash(mailbox.dequeue().unwrap()));
@@ -278,7 +279,7 @@ fn the_metrics_sink_hears_of_everything() {
     assert_eq!(log.take(), [Depth { depth: 4 }]);
     mailbox.close();
     drain(&mailbox);
-    assert_eq!(log.take().iter().filter(|event| **event == Dequeued).count(), 4, "to the last one");
+    assert_eq!(log.take().iter().filter(|event| **event == Dequeued).count(), 4, "including the last message");
 
     let (_mailbox, producer, log) = watch(OverflowPolicy::DropOldest);
     (0..5).for_each(|n| producer.try_send(n).unwrap());
@@ -293,7 +294,7 @@ fn the_metrics_sink_hears_of_everything() {
 }
 
 #[test]
-fn the_scheduler_hook_is_told_when_there_is_something_to_receive() {
+fn the_scheduler_hook_is_called_when_a_message_may_be_ready() {
     let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
     let calls = Arc::new(AtomicUsize::new(0));
     let count = calls.clone();
@@ -304,16 +305,16 @@ fn the_scheduler_hook_is_told_when_there_is_something_to_receive() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     assert!(producer.try_send(2).is_err());
     mailbox.dequeue();
-    assert_eq!(calls.load(Ordering::SeqCst), 1, "neither a refusal nor a receive makes it ready");
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "neither a rejection nor a receive calls it");
     mailbox.suspend();
     mailbox.resume();
     assert_eq!(calls.load(Ordering::SeqCst), 2);
     mailbox.close();
-    assert_eq!(calls.load(Ordering::SeqCst), 3, "the end is something to receive");
+    assert_eq!(calls.load(Ordering::SeqCst), 3, "the disconnection can be received");
 }
 
 #[test]
-fn observed_mailboxes_keep_their_bound_and_order() {
+fn mailboxes_with_a_signal_keep_their_bound_and_order() {
     let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(8));
     let _signal = mailbox.signal();
     for round in 0..100 {
@@ -338,11 +339,11 @@ fn blocking_forms_wait_for_each_other() {
         }
     });
     assert_eq!(mailbox.recv_blocking(), Err(QueueError::Disconnected));
-    assert_eq!(mailbox.rejected_count(), 0, "waiting is not a refusal");
+    assert_eq!(mailbox.rejected_count(), 0, "waiting is not a rejection");
 }
 
 #[test]
-fn blocking_forms_give_up_in_time_and_give_the_message_back() {
+fn blocking_forms_time_out_and_return_the_message() {
     let mailbox = BoundedMailbox::new(1);
     let producer = mailbox.producer();
     assert_eq!(mailbox.recv_timeout(Duration::from_millis(2)), Err(QueueError::Empty));
@@ -375,7 +376,7 @@ fn close_wakes_blocked_threads() {
 }
 
 #[test]
-fn errors_say_what_to_do_and_show_no_message() {
+fn errors_suggest_a_remedy_and_hide_the_message() {
     let error = MailboxError::Queue(QueueError::Full("password"));
     assert_eq!(format!("{error:?}"), "Queue(Full(..))");
     assert!(error.to_string().contains("receive from it, wait for room"));

@@ -1,4 +1,4 @@
-//! Futures polled by hand: pending, ready, dropped, polled again with another waker (L17).
+//! Futures polled by hand: pending, ready, dropped, and polled with another waker (L17).
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -8,7 +8,7 @@ use postbox_core::shared::mailbox::*;
 use crate::support::{Wakes, poll_once};
 
 #[test]
-fn a_future_polled_again_with_another_waker_wakes_the_latest() {
+fn a_future_polled_with_two_wakers_wakes_the_latest() {
     let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
     let (old, new) = (Wakes::new(), Wakes::new());
     let mut poll = mailbox.recv();
@@ -49,7 +49,7 @@ fn waiters_are_served_in_order_of_arrival() {
 }
 
 #[test]
-fn a_message_wakes_nobody_when_nobody_waits() {
+fn a_message_without_waiters_wakes_no_task() {
     let (mailbox, producer) = ThreadSafe.build_default_mailbox();
     let wakes = Wakes::new();
     let mut poll = mailbox.recv();
@@ -59,7 +59,7 @@ fn a_message_wakes_nobody_when_nobody_waits() {
 }
 
 #[test]
-fn a_future_dropped_in_the_middle_of_the_line_leaves_the_others_in_order() {
+fn a_dropped_waiter_leaves_the_others_in_order() {
     let (mailbox, producer) = ThreadSafe.build_default_mailbox();
     let wakes: Vec<_> = (0..3).map(|_| Wakes::new()).collect();
     let mut polls: Vec<_> = (0..3).map(|_| mailbox.recv()).collect();
@@ -83,7 +83,7 @@ fn futures_do_nothing_until_polled() {
 }
 
 #[test]
-fn an_offer_gives_its_message_back_when_it_is_given_up() {
+fn a_cancelled_offer_returns_its_message() {
     let (_mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
     producer.try_send(1).unwrap();
     let mut offer = producer.send(2);
@@ -94,7 +94,7 @@ fn an_offer_gives_its_message_back_when_it_is_given_up() {
 
 #[test]
 #[should_panic(expected = "polled after it was ready")]
-fn an_offer_polled_after_it_was_ready_says_so() {
+fn polling_an_offer_after_completion_panics() {
     let (_mailbox, producer) = ThreadSafe.build_default_mailbox();
     let mut offer = producer.send(1);
     assert!(poll_once(&mut offer).is_ready());
@@ -102,7 +102,7 @@ fn an_offer_polled_after_it_was_ready_says_so() {
 }
 
 #[test]
-fn a_timer_ends_a_wait_and_gives_the_message_back() {
+fn a_timer_ends_a_wait_and_returns_the_message() {
     let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
     assert_eq!(poll_once(&mut mailbox.recv().until(std::future::ready(()))), Poll::Ready(Err(QueueError::Empty)));
     assert!(poll_once(&mut mailbox.recv().until(std::future::pending::<()>())).is_pending());
@@ -114,7 +114,7 @@ fn a_timer_ends_a_wait_and_gives_the_message_back() {
 }
 
 #[test]
-fn a_wait_that_timed_out_leaves_the_line_even_if_its_future_lives_on() {
+fn a_timed_out_wait_is_unregistered_while_its_future_exists() {
     let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
     let wakes = Wakes::new();
     let mut timer = false;
@@ -138,7 +138,7 @@ fn a_wait_that_timed_out_leaves_the_line_even_if_its_future_lives_on() {
 }
 
 #[test]
-fn the_end_wakes_every_receiver() {
+fn disconnection_wakes_every_receiver() {
     type End = fn(&QueueMailbox<u8>, QueueMailboxProducer<u8>);
     let ends: [End; 3] = [
         |mailbox, _producer| mailbox.close(),
@@ -159,7 +159,7 @@ fn the_end_wakes_every_receiver() {
 }
 
 #[test]
-fn the_last_consumer_gone_gives_senders_their_messages_back() {
+fn dropping_the_last_consumer_returns_waiting_messages() {
     let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1));
     let token = Arc::new(());
     producer.try_send(token.clone()).unwrap();
@@ -172,11 +172,11 @@ fn the_last_consumer_gone_gives_senders_their_messages_back() {
     drop(second);
     assert_eq!(wakes.count(), 1);
     assert!(matches!(wakes.poll(&mut offer), Poll::Ready(Err(QueueError::Closed(_)))));
-    assert_eq!(Arc::strong_count(&token), 1, "what nobody can receive is dropped at once");
+    assert_eq!(Arc::strong_count(&token), 1, "a message without a consumer is dropped at once");
 }
 
 #[test]
-fn a_signal_loses_nothing_and_no_handle_steals_from_another() {
+fn every_signal_handle_sees_every_notification() {
     let signal: Signal = Signal::new();
     let other = signal.clone();
     signal.notify();
@@ -199,7 +199,7 @@ fn a_signal_loses_nothing_and_no_handle_steals_from_another() {
 }
 
 #[test]
-fn the_signal_of_a_mailbox_tells_of_messages_resume_and_end() {
+fn the_signal_of_a_mailbox_announces_messages_resume_and_disconnection() {
     let (mailbox, producer) = ThreadSafe.build_default_mailbox();
     let signal = mailbox.signal();
     let told = || poll_once(&mut signal.wait()).is_ready();
@@ -218,7 +218,7 @@ fn the_signal_of_a_mailbox_tells_of_messages_resume_and_end() {
 }
 
 #[test]
-fn single_thread_futures_work_alike() {
+fn single_thread_futures_behave_the_same() {
     let (mailbox, producer) = SingleThread.build_mailbox(MailboxOptions::with_capacity(1));
     let wakes = Wakes::new();
     let mut poll = mailbox.recv();

@@ -18,7 +18,7 @@ fn all_kinds() -> Vec<(&'static str, Box<dyn Mailbox<u32> + Send + Sync>)> {
 }
 
 #[test]
-fn every_kind_keeps_the_interface() {
+fn every_kind_implements_the_interface() {
     for (kind, mailbox) in all_kinds() {
         assert!(mailbox.is_empty(), "{kind}");
         assert_eq!((mailbox.size(), mailbox.message_count(), mailbox.dequeue()), (0, 0, None), "{kind}");
@@ -45,7 +45,7 @@ fn unbounded_always_accepts() {
 }
 
 #[test]
-fn bounded_refuses_when_full_without_waiting() {
+fn a_full_bounded_mailbox_rejects_without_waiting() {
     let mailbox = BoundedMailbox::new(3);
     assert!((0..3).all(|n| mailbox.enqueue(n)) && mailbox.is_full());
     assert!(!mailbox.enqueue(3) && !mailbox.enqueue(4));
@@ -66,7 +66,7 @@ fn priority_orders_by_number_and_then_by_arrival() {
 }
 
 #[test]
-fn priority_sees_what_arrives_between_two_receives() {
+fn a_more_urgent_message_overtakes_between_two_receives() {
     let mailbox = PriorityMailbox::new(|n: &i64| *n);
     (10..100).for_each(|n| assert!(mailbox.enqueue(n)));
     assert_eq!(mailbox.dequeue(), Some(10));
@@ -126,7 +126,7 @@ fn bounded_priority_keeps_its_bound_and_drops_the_least_urgent() {
 }
 
 #[test]
-fn create_mailbox_makes_all_kinds_and_refuses_nonsense() {
+fn create_mailbox_creates_all_kinds_and_rejects_invalid_settings() {
     let default = create_mailbox::<u8>(MailboxType::Bounded { capacity: None }).unwrap();
     assert_eq!(default.capacity(), Some(1000));
     assert_eq!(create_mailbox::<u8>(MailboxType::bounded(500)).unwrap().capacity(), Some(500));
@@ -147,7 +147,7 @@ fn create_mailbox_makes_all_kinds_and_refuses_nonsense() {
 
 #[test]
 #[should_panic(expected = "a mailbox needs a capacity of at least 1, got 0")]
-fn a_bounded_mailbox_without_room_panics_clearly() {
+fn a_capacity_of_zero_panics_with_a_clear_message() {
     let _ = BoundedMailbox::<u8>::new(0);
 }
 
@@ -161,7 +161,8 @@ fn options_and_complex_values_are_ordinary_messages() {
     assert_eq!(mailbox.dequeue(), None);
 }
 
-/// Many producers, many consumers: nothing lost, nothing twice, and each producer's messages in their order.
+/// Many producers and consumers: no message is lost or duplicated, and the messages of each
+/// producer keep their order.
 fn hammer(mailbox: &(dyn Mailbox<(u32, u32)> + Send + Sync), limit: Option<usize>) {
     const PRODUCERS: u32 = 4;
     const EACH: u32 = 5_000;
@@ -236,7 +237,7 @@ fn priority_is_safe_under_many_threads() {
 }
 
 #[test]
-fn bounded_refuses_the_surplus_of_concurrent_producers() {
+fn concurrent_producers_do_not_exceed_the_bound() {
     let mailbox = BoundedMailbox::new(50);
     thread::scope(|scope| {
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! The ledger: its rules one by one.
+//! The rules of the ledger, one by one.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ fn ledger(options: LedgerOptions) -> Ledger<&'static str> {
     Ledger::new(options)
 }
 
-/// Receives and tells id, delivery count and receipt.
+/// Receives messages; returns ids, delivery counts and receipts.
 pub(crate) fn receive<M>(ledger: &mut Ledger<M>, now: u64, max: usize, until: u64) -> Vec<(u128, u32, Receipt)> {
     let mut taken = Vec::new();
     ledger.receive(now, max, until, |held| taken.push((held.id, held.deliveries, held.receipt)));
@@ -21,7 +21,7 @@ fn ids<M>(ledger: &mut Ledger<M>, now: u64, max: usize, until: u64) -> Vec<u128>
 }
 
 #[test]
-fn what_comes_back_joins_the_tail() {
+fn a_returned_message_joins_the_tail() {
     let mut ledger = ledger(LedgerOptions::default());
     for id in 1..=3 {
         ledger.send(0, Posting::new(id, "")).unwrap();
@@ -33,13 +33,14 @@ fn what_comes_back_joins_the_tail() {
 }
 
 #[test]
-fn every_call_first_does_what_is_due_in_due_order() {
+fn every_call_first_handles_due_events_in_order() {
     let mut ledger = ledger(LedgerOptions::default());
     ledger.send(0, Posting { visible_at: 20, ..Posting::new(1, "") }).unwrap();
     ledger.send(0, Posting { visible_at: 10, ..Posting::new(2, "") }).unwrap();
     ledger.send(0, Posting::new(3, "")).unwrap();
     assert_eq!(ids(&mut ledger, 0, 9, 15), [3]);
-    // At 30 all three are due: 2 since 10, 3 since 15, 1 since 20; a send at 30 comes after them.
+    // At 30 all three are due: 2 since 10, 3 since 15, 1 since 20. A message sent at 30 follows
+    // them.
     ledger.send(30, Posting::new(4, "")).unwrap();
     assert_eq!(ids(&mut ledger, 30, 9, 99), [2, 3, 1, 4]);
 }
@@ -72,9 +73,9 @@ fn a_lease_of_no_length_is_delivered_once_per_call() {
     assert_eq!(ledger.acknowledge(5, again[0].2), Err(Stale));
 }
 
-/// More than one chunk of places is filled and emptied, in either order, and filled again.
+/// Fills more than one chunk of slots, empties it in either order, and fills it again.
 #[test]
-fn places_are_used_again_however_they_are_emptied() {
+fn slots_are_reused_in_any_order() {
     let mut ledger = ledger(LedgerOptions::default());
     for round in 0..4 {
         for id in 0..200 {
@@ -86,10 +87,9 @@ fn places_are_used_again_however_they_are_emptied() {
             leased.reverse();
         }
         for (at, message) in leased.iter().enumerate() {
-            let mut seen = 0;
-            assert_eq!(ledger.acknowledge_in_place(round, message.2, |_| seen += 1), Ok(()));
-            assert_eq!(ledger.acknowledge_in_place(round, message.2, |_| seen += 1), Err(Stale));
-            assert_eq!((seen, ledger.tally(round).leased), (1, 199 - at));
+            assert_eq!(ledger.acknowledge(round, message.2), Ok(""));
+            assert_eq!(ledger.acknowledge(round, message.2), Err(Stale));
+            assert_eq!(ledger.tally(round).leased, 199 - at);
         }
         assert!(ledger.is_empty());
     }
@@ -120,7 +120,7 @@ fn time_does_not_run_backwards() {
 fn deliveries_are_counted_when_they_happen() {
     let mut ledger = ledger(LedgerOptions { max_deliveries: Some(2), ..Default::default() });
     ledger.send(0, Posting::new(1, "poison")).unwrap();
-    // The first consumer dies, the second gives it back: neither was asked for a verdict.
+    // The first lease ends by its deadline, the second by `give_back`: both deliveries count.
     receive(&mut ledger, 0, 1, 10);
     let second = receive(&mut ledger, 10, 1, 20)[0];
     ledger.give_back(11, second.2, 11).unwrap();
@@ -129,22 +129,22 @@ fn deliveries_are_counted_when_they_happen() {
     assert_eq!(dead, [(1, 2, 11, DELIVERIES_SPENT)]);
     assert_eq!(ledger.tally(12), Tally { dead: 1, ..Tally::default() });
 
-    // Redriven, it starts anew.
+    // A redriven message starts with a count of 0.
     assert_eq!(ledger.redrive(13, 10), 1);
     assert_eq!(receive(&mut ledger, 13, 1, 20)[0].1, 1);
 }
 
 #[test]
-fn where_nothing_may_be_delivered_all_is_dead_at_once() {
+fn a_limit_of_zero_deliveries_makes_dead_letters_at_once() {
     let mut ledger = ledger(LedgerOptions { max_deliveries: Some(0), ..LedgerOptions::default() });
     ledger.send(0, Posting::new(1, "")).unwrap();
-    ledger.absorb(1, 2, "");
+    ledger.send(1, Posting::new(2, "")).unwrap();
     assert_eq!(ledger.tally(1), Tally { dead: 2, ..Tally::default() });
     assert_eq!(ids(&mut ledger, 1, 9, 60), []);
 }
 
 #[test]
-fn dead_letters_by_request_are_kept_redriven_and_purged() {
+fn dead_letters_are_kept_redriven_and_purged() {
     let mut ledger = ledger(LedgerOptions { max_size: Some(2), ..Default::default() });
     for id in 1..=2 {
         ledger.send(0, Posting::new(id, "")).unwrap();
@@ -155,14 +155,14 @@ fn dead_letters_by_request_are_kept_redriven_and_purged() {
     assert_eq!(ledger.dead().map(|dead| dead.id).collect::<Vec<_>>(), [1, 2]);
     ledger.send(2, Posting::new(3, "")).unwrap();
     assert!(ledger.redrive_one(3, 2));
-    assert!(!ledger.redrive_one(3, 1), "no room");
-    assert_eq!(ledger.redrive(3, 10), 0, "no room");
+    assert!(!ledger.redrive_one(3, 1), "the ledger is full");
+    assert_eq!(ledger.redrive(3, 10), 0, "the ledger is full");
     assert_eq!(ids(&mut ledger, 4, 9, 9), [3, 2]);
     assert_eq!(ledger.purge_dead().len(), 1);
 }
 
 #[test]
-fn the_bound_counts_everything_that_is_stored() {
+fn the_bound_counts_all_stored_messages() {
     let mut ledger = ledger(LedgerOptions { max_size: Some(2), ..Default::default() });
     ledger.send(0, Posting { visible_at: 50, ..Posting::new(1, "") }).unwrap();
     ledger.send(0, Posting::new(2, "")).unwrap();
@@ -185,7 +185,7 @@ fn a_delayed_message_can_be_cancelled_until_it_is_visible() {
 }
 
 #[test]
-fn a_message_past_its_expiry_goes_unless_it_is_being_delivered() {
+fn a_message_expires_unless_it_is_leased() {
     let mut ledger = ledger(LedgerOptions { max_size: Some(3), ..Default::default() });
     for id in 1..=3 {
         ledger.send(0, Posting { expires_at: Some(10), ..Posting::new(id, "") }).unwrap();
@@ -194,14 +194,14 @@ fn a_message_past_its_expiry_goes_unless_it_is_being_delivered() {
     assert_eq!(ledger.tally(10), Tally { leased: 2, ..Tally::default() });
     assert_eq!(ledger.acknowledge(11, leased[0].2), Ok(""));
     ledger.give_back(11, leased[1].2, 20).unwrap();
-    assert_eq!(ledger.tally(11).delayed, 0, "came back too late");
+    assert_eq!(ledger.tally(11).delayed, 0, "expired before it was given back");
     assert_eq!(ledger.expired(), 2);
     assert!(ledger.is_empty());
 }
 
-/// What becomes of a message does not depend on when the next call comes.
+/// The result does not depend on the time of the next call.
 #[test]
-fn a_message_that_comes_back_past_its_expiry_goes_at_once() {
+fn a_message_returned_after_its_expiry_is_removed() {
     for how in ["returned", "returned with a delay", "released"] {
         let mut ledger = ledger(LedgerOptions { max_deliveries: Some(2), ..Default::default() });
         ledger.send(0, Posting { expires_at: Some(5), group: Some("g"), ..Posting::new(1, "") }).unwrap();
@@ -214,7 +214,7 @@ fn a_message_that_comes_back_past_its_expiry_goes_at_once() {
             _ => ledger.give_back(10, leased, 12).unwrap(),
         }
         assert_eq!(ledger.expired(), 1, "{how}");
-        // The next of its group was visible before the delayed one.
+        // The next message of the group became ready before the delayed one.
         assert_eq!(ids(&mut ledger, 20, 9, 9), [2, 3], "{how}");
     }
 }
@@ -224,15 +224,15 @@ fn a_deduplication_id_is_remembered_for_the_window() {
     let mut ledger = ledger(LedgerOptions { deduplication_window: 100, max_size: Some(1), ..Default::default() });
     let post = |id| Posting { deduplication: Some("order-7"), ..Posting::new(id, "") };
     assert_eq!(ledger.send(0, post(1)), Ok(Posted::Stored));
-    assert_eq!(ledger.send(99, post(2)), Ok(Posted::Duplicate(1)), "also when the mailbox is full");
+    assert_eq!(ledger.send(99, post(2)), Ok(Posted::Duplicate(1)), "even if the ledger is full");
     let receipt = receive(&mut ledger, 99, 1, 200)[0].2;
     ledger.acknowledge(99, receipt).unwrap();
-    assert_eq!(ledger.send(99, post(3)), Ok(Posted::Duplicate(1)), "also when the first one is done");
+    assert_eq!(ledger.send(99, post(3)), Ok(Posted::Duplicate(1)), "even if the first message is acknowledged");
     assert_eq!(ledger.send(100, post(4)), Ok(Posted::Stored));
 }
 
 #[test]
-fn a_deduplication_window_that_changes_holds_for_what_is_sent_under_it() {
+fn a_changed_deduplication_window_applies_to_later_sends() {
     let mut ledger = ledger(LedgerOptions { deduplication_window: 3600, ..Default::default() });
     let post = |id, name| Posting { deduplication: Some(name), ..Posting::new(id, "") };
     ledger.send(0, post(1, "x")).unwrap();
@@ -244,7 +244,7 @@ fn a_deduplication_window_that_changes_holds_for_what_is_sent_under_it() {
 }
 
 #[test]
-fn a_group_goes_on_when_the_message_at_its_head_expires() {
+fn a_group_continues_after_its_head_expires() {
     let mut ledger = ledger(LedgerOptions::default());
     ledger.send(0, Posting { group: Some("g"), expires_at: Some(5), ..Posting::new(1, "") }).unwrap();
     for id in 2..=80 {
@@ -253,9 +253,9 @@ fn a_group_goes_on_when_the_message_at_its_head_expires() {
     }
     let first = receive(&mut ledger, 0, 9, 3)[0].2;
     ledger.give_back(1, first, 60).unwrap();
-    assert_eq!(ledger.next_due(), Some(5), "then the group goes on");
+    assert_eq!(ledger.next_due(), Some(5), "then the next message of the group becomes ready");
     assert_eq!(ids(&mut ledger, 5, 9, 9), [2]);
-    // Those of odd numbers went while they were behind.
+    // Messages with odd ids expired while they were queued.
     let mut order = Vec::new();
     while let Some((id, _, receipt)) = receive(&mut ledger, 10, 1, 20).pop() {
         order.push(id);
@@ -267,7 +267,7 @@ fn a_group_goes_on_when_the_message_at_its_head_expires() {
 }
 
 #[test]
-fn a_receipt_of_another_ledger_is_good_for_nothing() {
+fn a_receipt_of_another_ledger_is_invalid() {
     let mut one = Ledger::new(LedgerOptions::default()).with_numbers_from(1 << 40);
     let mut other = Ledger::new(LedgerOptions::default()).with_numbers_from(7 << 50);
     one.send(0, Posting::new(1, "")).unwrap();
@@ -296,7 +296,7 @@ fn a_group_waits_for_the_message_at_its_head() {
     let first = receive(&mut ledger, 0, 9, 10);
     assert_eq!(first.iter().map(|message| message.0).collect::<Vec<_>>(), [1, 3, 5]);
     assert_eq!(ledger.tally(0), Tally { ready: 2, leased: 3, ..Tally::default() });
-    // Back, with a delay: the group still waits for it.
+    // Given back with a delay: the group still waits for it.
     ledger.give_back(1, first[0].2, 5).unwrap();
     assert_eq!(ids(&mut ledger, 2, 9, 50), []);
     let again = receive(&mut ledger, 5, 9, 50);
@@ -309,7 +309,7 @@ fn a_group_waits_for_the_message_at_its_head() {
 }
 
 #[test]
-fn purge_takes_all_but_the_dead_and_ends_every_lease() {
+fn purge_keeps_dead_letters_and_ends_every_lease() {
     let mut ledger = ledger(LedgerOptions::default());
     for id in 0..200 {
         ledger.send(0, Posting { visible_at: (id as u64 % 3) * 5, ..Posting::new(id, "") }).unwrap();
@@ -325,10 +325,10 @@ fn purge_takes_all_but_the_dead_and_ends_every_lease() {
     assert!(leased.iter().all(|message| ledger.acknowledge(2, message.2) == Err(Stale)));
 }
 
-/// What the caller does with a message that it is shown may fail: what was leased by then comes back.
+/// If the callback of `receive` panics, the messages that it leased return later.
 #[test]
-fn a_caller_that_fails_leaves_the_ledger_whole() {
-    // Behind a lease that ends later, messages are leased one by one.
+fn a_panic_during_receive_leaves_the_ledger_consistent() {
+    // While a lease that ends later exists, messages are leased one by one.
     for (earlier, rest, again) in [(None, vec![3], vec![1, 2]), (Some(50), vec![2, 3], vec![1])] {
         let mut ledger = ledger(LedgerOptions::default());
         if let Some(until) = earlier {
@@ -336,7 +336,7 @@ fn a_caller_that_fails_leaves_the_ledger_whole() {
             assert_eq!(ids(&mut ledger, 0, 1, until), [9]);
         }
         (1..=3).for_each(|id| assert_eq!(ledger.send(0, Posting::new(id, "")), Ok(Posted::Stored)));
-        let fails = AssertUnwindSafe(|| ledger.receive(0, 2, 10, |_| panic!("the caller's own")));
+        let fails = AssertUnwindSafe(|| ledger.receive(0, 2, 10, |_| panic!("a panic in the callback")));
         assert!(catch_unwind(fails).is_err());
         let mut receipts = Vec::new();
         for (now, expected) in [(1, rest), (10, again)] {

@@ -1,4 +1,4 @@
-//! All integration tests of the crate in one binary.
+//! The integration tests of the crate, in one binary.
 #![cfg(not(postbox_loom))]
 
 mod actor;

@@ -1,4 +1,4 @@
-//! Random operations on every kind of mailbox against a naive model.
+//! Random operations on every kind of mailbox, compared with a simple model.
 
 use std::collections::VecDeque;
 
@@ -33,10 +33,10 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// A message: its rank and its number of arrival.
+/// The rank of a message and its number of arrival.
 type Message = (u8, u32);
 
-/// What a mailbox should do, written for reading.
+/// The specified behaviour of a mailbox, written for readability.
 struct Model {
     waiting: VecDeque<Message>,
     control: VecDeque<Message>,
@@ -72,7 +72,7 @@ impl Model {
         let answer = match self.policy {
             _ if room => Ok(OfferOutcome::Accepted),
             OverflowPolicy::Grow => {
-                // Once is enough, unless stashed control messages filled it beyond its bound.
+                // Once, unless stashed control messages exceed the capacity.
                 while waiting.len() + self.stash.len() >= self.capacity {
                     self.capacity *= 2;
                 }
@@ -134,7 +134,7 @@ impl Model {
     }
 }
 
-/// The operations of a mailbox, whatever its kind and mode.
+/// Runs the operations on a mailbox of any kind and mode.
 fn check<O: postbox_core::Order<Message>, C: MetadataStorageMode>(
     mailbox: &QueueMailbox<Message, O, C>,
     mut model: Model,
@@ -178,7 +178,7 @@ fn check<O: postbox_core::Order<Message>, C: MetadataStorageMode>(
                 prop_assert_eq!(mailbox.resume(), model.suspensions > 0);
                 model.suspensions = model.suspensions.saturating_sub(1);
             }
-            // Rarely, or there is little else to see.
+            // Only late in a run, so that the earlier operations have an effect.
             Operation::Close if number > 60 => {
                 mailbox.close();
                 model.closed = true;
@@ -212,7 +212,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_mailbox_does_as_the_model(
+    fn every_mailbox_matches_the_model(
         operations in prop::collection::vec(operation(), 0..200),
         capacity in prop_oneof![1usize..6, Just(100)],
         policy in policies(),
@@ -245,9 +245,9 @@ proptest! {
         check(&priority, model(true), &operations)?;
     }
 
-    /// Many ranks at a depth where the heap, not the rings, does the work.
+    /// Many ranks at a depth at which the heap is used instead of the rings.
     #[test]
-    fn a_deep_priority_mailbox_does_as_a_sorted_list(
+    fn a_deep_priority_mailbox_matches_a_sorted_list(
         ranks in prop::collection::vec(any::<i16>(), 0..600),
         takes in prop::collection::vec(0usize..4, 0..600),
         capacity in 50usize..400,

@@ -1,4 +1,4 @@
-//! The same futures on tokio, on smol and on a plain thread (X1), and threads mixed with tasks.
+//! The same futures on Tokio, on smol and on a thread (X1), and threads together with tasks.
 
 use std::thread;
 

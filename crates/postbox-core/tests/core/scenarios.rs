@@ -1,4 +1,5 @@
-//! Each scenario of the shared mailbox specification (L8 to L19): every Then and And is an assertion.
+//! The scenarios of the shared mailbox specification (L8 to L19): every Then and And is an
+//! assertion.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,7 +12,8 @@ use postbox_core::shared::mailbox::*;
 
 use crate::support::{Wakes, poll_once};
 
-/// Scenario: Downstream module imports mailbox traits once. Everything in these signatures comes by the glob.
+/// Scenario: Downstream module imports mailbox traits once. The glob brings every name in these
+/// signatures into scope.
 #[test]
 fn one_glob_import_suffices() {
     fn use_all<F: MailboxFactory>(factory: &F) -> (F::Mailbox<u8>, F::Producer<u8>)
@@ -44,13 +46,13 @@ fn scheduler_performs_non_blocking_dequeue() {
 }
 
 #[test]
-fn disconnected_comes_after_the_last_message_and_ends_with_a_new_producer() {
+fn disconnected_follows_the_last_message_until_a_new_producer() {
     let (mailbox, producer) = ThreadSafe.build_default_mailbox();
     let second = producer.clone();
     producer.try_send(1).unwrap();
     drop(producer);
     assert_eq!(mailbox.try_dequeue(), Ok(Some(1)));
-    assert_eq!(mailbox.try_dequeue(), Ok(None), "a producer is left");
+    assert_eq!(mailbox.try_dequeue(), Ok(None), "one producer is left");
     drop(second);
     assert_eq!(mailbox.try_dequeue(), Err(QueueError::Disconnected));
     let third = mailbox.producer();
@@ -90,11 +92,11 @@ fn control_message_keeps_metadata_intact() {
     assert_eq!(envelope.system_message().unwrap().priority(), 42);
     assert_eq!((envelope.priority(), envelope.get_priority(), envelope.is_control()), (42, Some(42), true));
     let mapped = envelope.map(|system| system.kind());
-    assert_eq!(mapped.system_message().unwrap().kind(), SystemMessageKind::Custom(1), "kept beside the new message");
+    assert_eq!(mapped.system_message().unwrap().kind(), SystemMessageKind::Custom(1), "kept besides the new message");
 }
 
 #[test]
-fn envelope_constructors_set_what_they_say() {
+fn envelope_constructors_set_their_fields() {
     let regular = PriorityEnvelope::new("m", 5);
     assert_eq!((regular.priority(), regular.channel(), regular.is_control()), (5, PriorityChannel::Regular, false));
     assert_eq!(regular.system_message(), None);
@@ -126,7 +128,7 @@ fn default_reservation_applied() {
 }
 
 #[test]
-fn options_set_what_they_say() {
+fn option_constructors_set_their_fields() {
     let of = |options: MailboxOptions| (options.capacity_limit(), options.priority_capacity_limit());
     assert_eq!(of(MailboxOptions::with_capacity(9)), (Some(9), Some(4)));
     assert_eq!(of(MailboxOptions::with_capacities(QueueSize::limited(2), QueueSize::limitless())), (Some(2), None));
@@ -143,7 +145,7 @@ fn producer_reports_backpressure_via_mailbox_error() {
 }
 
 #[test]
-fn a_producer_of_ones_own_has_hooks_that_do_nothing() {
+fn the_default_hooks_of_a_producer_do_nothing() {
     #[derive(Clone)]
     struct Void;
     impl MailboxProducer<u8> for Void {
@@ -213,7 +215,7 @@ fn mailbox_with_block_policy_resumes_producer_after_dequeue() {
 }
 
 #[test]
-fn other_policies_answer_on_the_first_poll() {
+fn other_policies_are_ready_on_the_first_poll() {
     for (policy, expected) in [
         (OverflowPolicy::DropNewest, OfferOutcome::Rejected(2)),
         (OverflowPolicy::DropOldest, OfferOutcome::Evicted(1)),
@@ -237,9 +239,9 @@ fn dropped_future_releases_wait_registration() {
     drop(offer);
     assert_eq!(mailbox.queue().waiting_senders(), 0);
     assert_eq!(mailbox.dequeue(), Some(1));
-    assert_eq!(wakes.count(), 0, "no needless notification");
-    assert_eq!(mailbox.dequeue(), None, "what was dropped was not sent");
-    assert_eq!(std::sync::Arc::strong_count(&wakes), 1, "no handle is kept");
+    assert_eq!(wakes.count(), 0, "no unneeded notification");
+    assert_eq!(mailbox.dequeue(), None, "a dropped send sends no message");
+    assert_eq!(std::sync::Arc::strong_count(&wakes), 1, "no waker is kept");
 }
 
 /// L18: control messages have their own room and overtake regular ones.
@@ -258,7 +260,7 @@ fn control_messages_have_reserved_room_and_overtake() {
 }
 
 #[test]
-fn envelopes_find_their_lane_by_themselves() {
+fn envelopes_are_sent_on_their_own_channel() {
     let (mailbox, producer) = SingleThread.build_priority_mailbox(MailboxOptions::with_capacity(2));
     producer.try_send(PriorityEnvelope::new("late", 9)).unwrap();
     producer.try_send(PriorityEnvelope::new("early", -9)).unwrap();
@@ -270,12 +272,12 @@ fn envelopes_find_their_lane_by_themselves() {
 }
 
 #[test]
-fn a_stashed_control_message_goes_back_on_its_lane() {
+fn a_stashed_control_message_returns_to_its_channel() {
     let (mailbox, producer) = ThreadSafe.build_priority_mailbox(MailboxOptions::with_capacity(1));
     producer.try_send(PriorityEnvelope::control("stop", 9)).unwrap();
     let stop = mailbox.dequeue().unwrap();
     mailbox.stash(stop);
-    assert_eq!((mailbox.stashed(), mailbox.size(), mailbox.is_full()), (1, 0, false), "it takes no regular room");
+    assert_eq!((mailbox.stashed(), mailbox.size(), mailbox.is_full()), (1, 0, false), "it takes up no regular room");
     producer.try_send(PriorityEnvelope::new("work", -9)).unwrap();
     mailbox.suspend();
     assert_eq!((mailbox.unstash(), mailbox.control_size(), mailbox.size()), (1, 1, 2));
@@ -284,7 +286,7 @@ fn a_stashed_control_message_goes_back_on_its_lane() {
 }
 
 #[test]
-fn without_a_reservation_a_control_message_is_refused_at_once() {
+fn without_a_reservation_a_control_message_is_rejected_at_once() {
     let options = MailboxOptions::default().with_priority_capacity(QueueSize::limited(0));
     let (_mailbox, producer) = ThreadSafe.build_priority_mailbox(options);
     assert!(matches!(
@@ -295,7 +297,7 @@ fn without_a_reservation_a_control_message_is_refused_at_once() {
 }
 
 #[test]
-fn an_offer_waits_for_room_on_the_control_lane_too() {
+fn an_offer_waits_for_room_on_the_control_channel() {
     let options = MailboxOptions::with_capacities(QueueSize::limited(1), QueueSize::limited(1));
     let (mailbox, producer) = ThreadSafe.build_priority_mailbox(options);
     producer.try_send(PriorityEnvelope::control(1, 0)).unwrap();
@@ -306,7 +308,7 @@ fn an_offer_waits_for_room_on_the_control_lane_too() {
     assert!(control.poll(&mut second_control).is_pending());
     assert!(regular.poll(&mut second_regular).is_pending());
     assert_eq!(mailbox.dequeue().map(|envelope| *envelope.message()), Some(1));
-    assert_eq!((control.count(), regular.count()), (1, 0), "the room belongs to the control lane");
+    assert_eq!((control.count(), regular.count()), (1, 0), "the room belongs to the control channel");
     assert!(control.poll(&mut second_control).is_ready());
     assert_eq!(mailbox.dequeue().map(|envelope| *envelope.message()), Some(2));
     assert_eq!(mailbox.dequeue().map(|envelope| *envelope.message()), Some(10));
@@ -317,6 +319,6 @@ fn an_offer_waits_for_room_on_the_control_lane_too() {
     assert!(poll_once(&mut third).is_ready());
     assert!(control.poll(&mut fourth).is_pending());
     mailbox.close();
-    assert_eq!(control.count(), 2, "closing wakes senders of both lanes");
+    assert_eq!(control.count(), 2, "closing wakes senders of both channels");
     assert!(matches!(control.poll(&mut fourth), Poll::Ready(Err(QueueError::Closed(_)))));
 }

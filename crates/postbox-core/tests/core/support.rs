@@ -1,4 +1,4 @@
-//! Wakers that count, and polling by hand.
+//! Wakers that count, and helpers for polling by hand.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Counts how often it was woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 pub(crate) struct Wakes(AtomicUsize);
 
@@ -31,12 +31,12 @@ impl Wake for Wakes {
     }
 }
 
-/// Polls once with a waker that nobody looks at.
+/// Polls once with a waker that does nothing.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Wakes::new().poll(future)
 }
 
-/// Takes everything out.
+/// Receives all messages.
 pub(crate) fn drain<M>(mailbox: &dyn postbox_core::Mailbox<M>) -> Vec<M> {
     std::iter::from_fn(|| mailbox.dequeue()).collect()
 }

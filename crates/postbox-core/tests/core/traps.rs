@@ -1,4 +1,4 @@
-//! Mistakes that others made, one test each. The numbers are those of the list in CONTRIBUTING.md.
+//! One test for each known trap of mailboxes. The numbers are those of the list in CONTRIBUTING.md.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,15 +11,16 @@ use postbox_core::{PriorityMailbox, UnboundedMailbox};
 
 use crate::support::{Wakes, drain, poll_once};
 
-fn one_place() -> (QueueMailbox<u32>, QueueMailboxProducer<u32>) {
+fn capacity_of_one() -> (QueueMailbox<u32>, QueueMailboxProducer<u32>) {
     ThreadSafe.build_mailbox(MailboxOptions::with_capacity(1))
 }
 
-/// 1. The registration happens in the critical section that saw "full": room made right after is not missed. (The
-///    loom model `a_slot_freed_during_registration_is_not_missed` tries every interleaving.)
+/// 1. A future registers in the critical section that found the mailbox full, so room that is freed
+///    right after is not missed. The loom test `a_slot_freed_during_registration_is_not_missed`
+///    runs every interleaving.
 #[test]
 fn trap_01_room_right_after_registration_wakes() {
-    let (mailbox, producer) = one_place();
+    let (mailbox, producer) = capacity_of_one();
     producer.try_send(1).unwrap();
     let wakes = Wakes::new();
     let mut offer = producer.send(2);
@@ -28,10 +29,10 @@ fn trap_01_room_right_after_registration_wakes() {
     assert_eq!(wakes.count(), 1);
 }
 
-/// 2. A woken producer that finds the queue full again registers anew, and at the head.
+/// 2. A woken producer that finds the queue full again registers again, at the head.
 #[test]
-fn trap_02_a_producer_that_was_overtaken_waits_again_and_first() {
-    let (mailbox, producer) = one_place();
+fn trap_02_an_overtaken_producer_waits_again_at_the_head() {
+    let (mailbox, producer) = capacity_of_one();
     producer.try_send(1).unwrap();
     let (first, second) = (Wakes::new(), Wakes::new());
     let mut offer_first = producer.send(10);
@@ -41,17 +42,18 @@ fn trap_02_a_producer_that_was_overtaken_waits_again_and_first() {
     assert_eq!(mailbox.dequeue(), Some(1));
     assert_eq!((first.count(), second.count()), (1, 0));
     producer.try_send(2).unwrap();
-    assert!(first.poll(&mut offer_first).is_pending(), "somebody barged in");
+    assert!(first.poll(&mut offer_first).is_pending(), "another sender was faster");
     assert_eq!(mailbox.queue().waiting_senders(), 2);
     assert_eq!(mailbox.dequeue(), Some(2));
-    assert_eq!((first.count(), second.count()), (2, 0), "the one who waited longest is woken");
+    assert_eq!((first.count(), second.count()), (2, 0), "the sender that has waited longest is woken");
     assert!(first.poll(&mut offer_first).is_ready());
 }
 
-/// 3. A waiter that was notified and is dropped before it polls passes the wake-up on. Senders and receivers.
+/// 3. A waiter that was notified and dropped before its next poll passes the notification on.
+///    Senders and receivers.
 #[test]
 fn trap_03_a_dropped_waiter_passes_its_wake_up_on() {
-    let (mailbox, producer) = one_place();
+    let (mailbox, producer) = capacity_of_one();
     producer.try_send(1).unwrap();
     let (first, second) = (Wakes::new(), Wakes::new());
     let mut offer_first = producer.send(10);
@@ -74,11 +76,11 @@ fn trap_03_a_dropped_waiter_passes_its_wake_up_on() {
     assert_eq!(second.poll(&mut poll_second), Poll::Ready(Ok(5)));
 }
 
-/// 4. Dropped registrations leave nothing behind, however many there were.
+/// 4. Dropped registrations do not accumulate.
 #[test]
 fn trap_04_dropped_registrations_do_not_pile_up() {
     let queue = postbox_core::WaitQueue::<ThreadSafe>::new();
-    let (mailbox, producer) = one_place();
+    let (mailbox, producer) = capacity_of_one();
     producer.try_send(1).unwrap();
     let wakes = Wakes::new();
     for _ in 0..10_000 {
@@ -89,11 +91,11 @@ fn trap_04_dropped_registrations_do_not_pile_up() {
         assert!(queue.remove(&mut ticket).is_some());
     }
     assert_eq!(mailbox.queue().waiting_senders(), 0);
-    assert_eq!(queue.places(), 1);
+    assert_eq!(queue.slots(), 1);
     assert_eq!(Arc::strong_count(&wakes), 1);
 }
 
-/// 5. Wakers run under no lock: one that uses the mailbox at once does not deadlock.
+/// 5. Wakers run outside all locks: one that uses the mailbox does not deadlock.
 #[test]
 fn trap_05_a_waker_may_use_the_mailbox_inline() {
     struct Inline(Mutex<Option<QueueMailbox<u32>>>, Mutex<Vec<u32>>);
@@ -118,7 +120,8 @@ fn trap_05_a_waker_may_use_the_mailbox_inline() {
     inline.0.lock().unwrap().take();
 }
 
-/// 5. Nor are wakers dropped under a lock: one that owns the last producer takes the mailbox's locks when it goes.
+/// 5. Wakers are dropped outside all locks: one that owns the last producer locks the mailbox in
+///    its drop.
 #[test]
 fn trap_05_a_waker_may_own_a_handle() {
     struct Owner<T>(#[allow(dead_code, reason = "held for its drop")] T);
@@ -133,14 +136,14 @@ fn trap_05_a_waker_may_own_a_handle() {
     }
     let noop = std::task::Waker::noop();
 
-    // Replaced by another waker.
+    // The waker is replaced by another one.
     let (mailbox, producer) = ThreadSafe.build_default_mailbox::<u8>();
     let mut receive = mailbox.recv();
     assert!(poll(&mut receive, &owning(producer)).is_pending());
-    assert!(poll(&mut receive, noop).is_pending(), "registered; then the old waker goes, and with it the producer");
+    assert!(poll(&mut receive, noop).is_pending(), "registered; then the old waker is dropped with its producer");
     assert_eq!(poll(&mut receive, noop), Poll::Ready(Err(QueueError::Disconnected)));
 
-    // Dropped with its future, on the regular and on the control lane.
+    // The waker is dropped with its future, on both channels.
     let options = MailboxOptions::with_capacities(QueueSize::limited(1), QueueSize::limited(1));
     let (mailbox, producer) = ThreadSafe.build_priority_mailbox(options);
     for envelope in [PriorityEnvelope::new, PriorityEnvelope::control] {
@@ -150,16 +153,17 @@ fn trap_05_a_waker_may_own_a_handle() {
         assert!(poll(&mut offer, &owning(producer.clone())).is_pending());
     }
 
-    // A signal that its waiter's waker owns.
+    // A signal is owned by the waker of its waiter.
     let signal = mailbox.signal();
     let mut wait = signal.wait();
     assert!(poll(&mut wait, &owning(signal.clone())).is_pending());
     assert!(poll(&mut wait, noop).is_pending());
 }
 
-/// 5. Receivers stand in line under a lock of the mailbox: whatever wakes them, or takes them out, has given it back.
+/// 5. Receivers wait under a lock of the mailbox, which is released before their wakers are woken
+///    or dropped.
 #[test]
-fn trap_05_a_receiver_is_woken_and_dropped_under_no_lock() {
+fn trap_05_a_receiver_is_woken_and_dropped_outside_all_locks() {
     struct Uses<F: Fn() + Send + Sync>(F);
     impl<F: Fn() + Send + Sync> Wake for Uses<F> {
         fn wake(self: Arc<Self>) {
@@ -196,9 +200,9 @@ fn trap_05_a_receiver_is_woken_and_dropped_under_no_lock() {
                     1 => mailbox.close(),
                     2 => drop((mailbox.suspend(), mailbox.resume())),
                     3 => drop(producer),
-                    // Passes the notification on.
+                    // The dropped receiver passes its notification on.
                     4 => drop((producer.try_send($message), first)),
-                    // Still waits.
+                    // The dropped receiver is still registered.
                     _ => drop(first),
                 }
                 drop(second);
@@ -210,10 +214,10 @@ fn trap_05_a_receiver_is_woken_and_dropped_under_no_lock() {
     through_all_events!(ThreadSafe.build_priority_mailbox(MailboxOptions::default()), PriorityEnvelope::new(1, 0));
 }
 
-/// 6. Closing gives every parked producer its message back.
+/// 6. Closing returns the message of every waiting producer.
 #[test]
 fn trap_06_close_returns_parked_messages() {
-    let (mailbox, producer) = one_place();
+    let (mailbox, producer) = capacity_of_one();
     producer.try_send(1).unwrap();
     let wakes = Wakes::new();
     let mut offers: Vec<_> = (2..5).map(|n| producer.send(n)).collect();
@@ -226,7 +230,7 @@ fn trap_06_close_returns_parked_messages() {
     assert_eq!(mailbox.dequeue(), Some(1));
 }
 
-/// 7. "Has messages" is asked before "closed".
+/// 7. A closed mailbox is checked for messages before it is reported as disconnected.
 #[test]
 fn trap_07_a_closed_mailbox_drains_before_it_is_disconnected() {
     let mailbox = UnboundedMailbox::new();
@@ -238,8 +242,8 @@ fn trap_07_a_closed_mailbox_drains_before_it_is_disconnected() {
     assert_eq!(poll_once(&mut mailbox.recv()), Poll::Ready(Err(QueueError::Disconnected)));
 }
 
-/// 8. A request that comes while a turn ends is not lost. (The loom model `a_request_at_the_end_of_a_turn_is_not_lost`
-///    tries every interleaving.)
+/// 8. A request at the end of a turn is not lost. The loom test
+///    `a_request_at_the_end_of_a_turn_is_not_lost` runs every interleaving.
 #[test]
 fn trap_08_a_request_during_a_turn_leads_to_another() {
     let schedule = postbox_core::Schedule::new();
@@ -254,7 +258,7 @@ fn trap_08_a_request_during_a_turn_leads_to_another() {
     assert!(schedule.request(), "idle again");
 }
 
-/// 9. A full priority queue evicts the least urgent message, never the most urgent, in rings and in the heap.
+/// 9. A full priority queue evicts the least urgent message, in rings and in the heap.
 #[test]
 fn trap_09_eviction_takes_the_least_urgent() {
     for count in [10i64, 500] {
@@ -269,7 +273,7 @@ fn trap_09_eviction_takes_the_least_urgent() {
     }
 }
 
-/// 10. A priority mailbox keeps its bound, and its levels stay apart at the ends of the range.
+/// 10. A priority mailbox keeps its capacity, and extreme ranks stay distinct.
 #[test]
 fn trap_10_priority_keeps_bound_and_levels() {
     let mailbox = PriorityMailbox::with_options(|n: &i64| *n, MailboxOptions::with_capacity(4));
@@ -296,5 +300,5 @@ fn trap_11_suspensions_are_counted() {
     assert!(mailbox.resume());
     assert_eq!(wakes.count(), 1);
     assert_eq!(wakes.poll(&mut poll), Poll::Ready(Ok(1)));
-    assert!(!mailbox.resume(), "nothing left to take back");
+    assert!(!mailbox.resume(), "not suspended any more");
 }

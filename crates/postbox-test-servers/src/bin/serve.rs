@@ -1,9 +1,9 @@
-//! Starts what the tests share, prints the variables that name it and an empty line, and keeps it until its input ends or
-//! it is killed.
+//! Starts the servers that tests share, and prints the environment variables that name them and an empty line. The servers
+//! run until the standard input ends or this process is killed.
 
 use std::io::Write as _;
 
-use postbox_test_servers::{DynamoDbLocal, Ministack, Moto, Redis, calm_cluster};
+use postbox_test_servers::{DynamoDbLocal, Ministack, Moto, Redis, stable_cluster};
 
 fn main() {
     let (cluster, redis, moto, ministack, dynamodb) = std::thread::scope(|scope| {
@@ -11,7 +11,7 @@ fn main() {
         let moto = scope.spawn(Moto::start);
         let ministack = scope.spawn(Ministack::start);
         let dynamodb = scope.spawn(DynamoDbLocal::start);
-        let cluster = calm_cluster();
+        let cluster = stable_cluster();
         let join = "a server";
         let aws = (moto.join().expect(join), ministack.join().expect(join), dynamodb.join().expect(join));
         (cluster, redis.join().expect(join), aws.0, aws.1, aws.2)

@@ -1,4 +1,4 @@
-//! The servers that speak for AWS.
+//! The AWS servers.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ fn field(json: &str, name: &str) -> String {
     rest.split_once('"').expect("a string").0.to_owned()
 }
 
-/// A new queue.
+/// Creates a queue and returns its URL.
 fn queue(server: &AwsServer) -> String {
     let answer = server.call("AmazonSQS.CreateQueue", r#"{"QueueName":"letters"}"#);
     field(&answer, "QueueUrl")
@@ -43,7 +43,7 @@ fn put_if_absent(server: &AwsServer) -> (u16, String) {
     server.try_call("DynamoDB_20120810.PutItem", body).unwrap()
 }
 
-fn is_a_server_of_its_own(server: &AwsServer) {
+fn check_process(server: &AwsServer) {
     let port = server.port();
     assert_eq!(server.endpoint(), format!("http://127.0.0.1:{port}"));
     assert_eq!(server.addresses(), [format!("127.0.0.1:{port}").parse().unwrap()]);
@@ -61,7 +61,7 @@ fn is_a_server_of_its_own(server: &AwsServer) {
     server.kill();
     assert!(!Path::new(&format!("/proc/{pid}")).exists() && !server.is_running() && server.pid() == 0);
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-    // Nothing was kept.
+    // The restarted server has no data.
     server.restart();
     assert_eq!(server.port(), port);
     create_table(server);
@@ -76,8 +76,8 @@ fn has_queues(server: &AwsServer) {
     assert!(!receive(server, &url, 0).contains("Body"));
 }
 
-/// More long polls than there are tests at a time, each on its connection, then one message.
-fn long_polls_starve_nobody(server: &AwsServer) {
+/// Starts more long polls than tests run at the same time, each on its own connection, then sends one message.
+fn long_polls_block_no_other_request(server: &AwsServer) {
     let url = queue(server);
     let (answers, polls) = mpsc::channel();
     let count = 128;
@@ -96,8 +96,8 @@ fn long_polls_starve_nobody(server: &AwsServer) {
     });
 }
 
-/// Two requests, one connection.
-fn connections_are_kept(server: &AwsServer) {
+/// Sends two requests on one connection.
+fn connections_are_reused(server: &AwsServer) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let scope = format!("test/20260101/{REGION}/dynamodb/aws4_request");
     let request = format!(
@@ -121,36 +121,36 @@ fn connections_are_kept(server: &AwsServer) {
 #[test]
 fn moto_has_queues_and_tables() {
     let server = Moto::start();
-    is_a_server_of_its_own(&server);
+    check_process(&server);
     has_queues(&server);
-    connections_are_kept(&server);
+    connections_are_reused(&server);
 }
 
 #[test]
 fn ministack_has_queues_and_tables() {
     let server = Ministack::start();
-    is_a_server_of_its_own(&server);
+    check_process(&server);
     has_queues(&server);
-    connections_are_kept(&server);
+    connections_are_reused(&server);
 }
 
 #[test]
 fn dynamodb_local_has_tables() {
     let server = DynamoDbLocal::start();
-    is_a_server_of_its_own(&server);
-    connections_are_kept(&server);
+    check_process(&server);
+    connections_are_reused(&server);
 }
 
 #[test]
-fn a_hundred_long_polls_leave_room_for_others() {
+fn a_hundred_long_polls_block_no_other_request() {
     std::thread::scope(|scope| {
-        scope.spawn(|| long_polls_starve_nobody(&Moto::start()));
-        scope.spawn(|| long_polls_starve_nobody(&Ministack::start()));
+        scope.spawn(|| long_polls_block_no_other_request(&Moto::start()));
+        scope.spawn(|| long_polls_block_no_other_request(&Ministack::start()));
     });
 }
 
 #[test]
-fn a_server_that_is_missing_says_what_to_do() {
+fn a_missing_server_panics_with_the_command_to_install_it() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "aws::moto_has_queues_and_tables", "--nocapture"])
         .env("POSTBOX_TEST_SERVERS", "/nonexistent")

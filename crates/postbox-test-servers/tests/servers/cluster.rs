@@ -1,4 +1,4 @@
-//! Clusters: fail-over, slots that move, nodes behind proxies.
+//! Clusters: fail-over, slot migration, proxies.
 
 use postbox_test_servers::{Client, RedisCluster, Reply};
 
@@ -34,7 +34,7 @@ fn a_slot_moves_step_by_step() {
     let migration = cluster.begin_migration(slot, to);
     assert_eq!(migration.keys().len(), 3);
     migration.move_key("{s}1");
-    // Half of it is there.
+    // Half of the keys are moved.
     let ask = format!("ASK {slot} 127.0.0.1:{}", cluster.node(to).port());
     assert_eq!(at(from, &["GET", "{s}1"]), Reply::Error(ask));
     assert_eq!(at(from, &["GET", "{s}2"]).to_string(), "x");
@@ -52,7 +52,7 @@ fn a_slot_moves_step_by_step() {
 }
 
 #[test]
-fn clients_are_sent_to_the_proxies() {
+fn clients_are_redirected_to_the_proxies() {
     let cluster = RedisCluster::builder().replicas(1).proxied().start();
     let ports: Vec<u16> = (0..6).map(|node| cluster.proxy(node).port()).collect();
     assert_eq!(cluster.urls(), ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect::<Vec<_>>());
@@ -63,7 +63,7 @@ fn clients_are_sent_to_the_proxies() {
     let slots = wrong.call(&["CLUSTER", "SLOTS"]).unwrap().to_string();
     assert!(ports.iter().all(|port| slots.lines().any(|line| line == port.to_string())), "{slots}");
 
-    // Replicas follow through them, unharmed and uncounted.
+    // Replication goes through the proxies too. Faults do not affect it, and it is not counted.
     let proxy = cluster.proxy(primary);
     assert_eq!(proxy.stats().connections, 0);
     let mut client = Client::connect(proxy.port()).unwrap();
@@ -72,7 +72,7 @@ fn clients_are_sent_to_the_proxies() {
     cluster.node(primary).command(&["SET", "a", "1"]);
     assert_eq!(cluster.node(primary).command(&["WAIT", "1", "0"]), "1");
 
-    // Proxies stay with their nodes.
+    // A fail-over does not change which proxy belongs to a node.
     cluster.kill(primary);
     cluster.wait_until_ok();
     cluster.restart(primary);

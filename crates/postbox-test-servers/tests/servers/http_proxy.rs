@@ -1,4 +1,4 @@
-//! Each fate of a request.
+//! Each [`Fate`] of a request, and the other faults of the HTTP proxy.
 
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use postbox_test_servers::{Fate, HttpProxy, Ministack};
 
-/// Reads a head and a body with a length; nothing at the end.
+/// Reads a message whose body has a length. Fails at the end of the connection.
 fn read(from: &mut BufReader<TcpStream>) -> Result<(String, String)> {
     let (mut head, mut length) = (String::new(), 0);
     loop {
@@ -30,11 +30,11 @@ fn read(from: &mut BufReader<TcpStream>) -> Result<(String, String)> {
     Ok((head, String::from_utf8(body).map_err(Error::other)?))
 }
 
-/// A server that says what it was told, and remembers it.
+/// A server that answers with the body of the request, and records all requests.
 struct Echo {
     port: u16,
     seen: Arc<Mutex<Vec<String>>>,
-    /// One for each connection that it took.
+    /// One entry for each accepted connection.
     connections: mpsc::Receiver<()>,
 }
 
@@ -68,7 +68,7 @@ impl Echo {
     }
 }
 
-/// A connection that is kept.
+/// A client with one connection.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -104,7 +104,7 @@ fn ok(body: &str) -> (u16, String) {
 }
 
 #[test]
-fn what_comes_passes_and_is_counted_on_kept_connections() {
+fn requests_are_forwarded_and_counted_on_kept_connections() {
     let (echo, proxy, mut client) = start();
     assert_eq!(proxy.endpoint(), format!("http://127.0.0.1:{}", proxy.port()));
     let long = "x".repeat(1_000_000);
@@ -127,13 +127,13 @@ fn a_real_server_is_reached() {
     let server = Ministack::start();
     let proxy = HttpProxy::start(server.port());
     let (status, answer) = proxy.try_call("AmazonSQS.CreateQueue", r#"{"QueueName":"letters"}"#).unwrap();
-    // Its URLs lead through the proxy too.
+    // Queue URLs of the server contain the proxy's port.
     assert!(status == 200 && answer.contains(&proxy.endpoint()), "{status} {answer}");
     assert!(server.call("AmazonSQS.ListQueues", "{}").contains("letters"));
 }
 
 #[test]
-fn answers_are_those_of_aws() {
+fn error_answers_equal_those_of_aws() {
     let (echo, proxy, mut client) = start();
     let fates = [
         (Fate::throttled as fn() -> Fate, 400, "com.amazonaws.sqs#RequestThrottled", "RequestThrottled;Sender"),
@@ -150,13 +150,13 @@ fn answers_are_those_of_aws() {
         assert!(body.contains(&format!("{kind}\"")), "{body}");
     }
     assert!(echo.seen().is_empty());
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!(client.call("SendMessage", "b").unwrap(), ok("b"));
     assert_eq!(proxy.count("SendMessage"), 5);
 }
 
 #[test]
-fn the_function_sees_what_came_and_has_a_memory() {
+fn the_hook_sees_requests_and_has_state() {
     let (_echo, proxy, mut client) = start();
     let mut number = 0;
     proxy.on(move |request| {
@@ -171,19 +171,19 @@ fn the_function_sees_what_came_and_has_a_memory() {
 }
 
 #[test]
-fn a_dropped_request_was_not_done_and_a_dropped_reply_was() {
+fn a_dropped_request_has_no_effect_and_a_dropped_reply_has() {
     let (echo, proxy, mut client) = start();
     proxy.on(|request| if request.text() == "lost" { Fate::DropRequest } else { Fate::DropReply });
     assert!(client.call("SendMessage", "lost").is_err());
     assert!(echo.seen().is_empty());
     assert!(Client::connect(&proxy).call("SendMessage", "done").is_err());
     assert_eq!(echo.seen(), ["done"]);
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!(Client::connect(&proxy).call("SendMessage", "a").unwrap(), ok("a"));
 }
 
 #[test]
-fn a_stalled_request_passes_when_it_is_calm() {
+fn a_stalled_request_is_forwarded_after_clear_faults() {
     let (echo, proxy, mut client) = start();
     proxy.on(|request| match request.operation.as_str() {
         "Before" => Fate::Stall,
@@ -196,19 +196,19 @@ fn a_stalled_request_passes_when_it_is_calm() {
     proxy.wait_for("Before", 1);
     proxy.wait_until_held(2);
     assert_eq!(echo.seen(), ["b"]);
-    // Others pass.
+    // Requests on other connections are forwarded.
     assert_eq!(Client::connect(&proxy).call("Else", "c").unwrap(), ok("c"));
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!((client.receive().unwrap(), other.receive().unwrap()), (ok("a"), ok("b")));
     assert_eq!(echo.seen(), ["b", "c", "a"]);
 
-    // What is held goes with its connection.
+    // A held request is lost with its connection.
     proxy.on(|_| Fate::Stall);
     client.send("Before", "d").unwrap();
     proxy.wait_until_held(1);
     proxy.cut();
     assert!(client.receive().is_err() && other.call("Before", "e").is_err());
-    proxy.calm();
+    proxy.clear_faults();
     assert_eq!(Client::connect(&proxy).call("Else", "f").unwrap(), ok("f"));
     assert_eq!(echo.seen(), ["b", "c", "a", "f"]);
 }
@@ -226,7 +226,7 @@ fn a_stalled_proxy_holds_everything() {
 }
 
 #[test]
-fn a_delay_is_waited_for_and_cut_short() {
+fn a_delay_ends_early_when_its_connection_closes() {
     let (echo, proxy, mut client) = start();
     let delay = Duration::from_millis(50);
     proxy.on(move |_| Fate::Delay(delay));
@@ -248,7 +248,7 @@ fn connections_are_cut_and_refused() {
     proxy.cut();
     assert_eq!(proxy.open(), 0);
     assert!(client.call("SendMessage", "b").is_err());
-    // Also one that the client alone knows of.
+    // This also closes a connection that the proxy has not accepted yet.
     let mut client = Client::connect(&proxy);
     proxy.cut();
     assert!(client.call("SendMessage", "b").is_err());
@@ -261,11 +261,11 @@ fn connections_are_cut_and_refused() {
     assert_eq!(Client::connect(&proxy).call("SendMessage", "c").unwrap(), ok("c"));
 }
 
-/// A process has a copy of all sockets between its fork and its start.
+/// Between fork and exec, a new process holds copies of all sockets.
 #[test]
 fn a_port_is_closed_while_processes_are_started() {
     let (_echo, proxy, _client) = start();
-    // Gone when this ends, also by a failure.
+    // The thread ends when this is dropped, also after a failure.
     let running = Arc::new(());
     let watch = Arc::downgrade(&running);
     std::thread::spawn(move || {
@@ -280,7 +280,7 @@ fn a_port_is_closed_while_processes_are_started() {
     }
 }
 
-/// A server that waits for a request, tells, and shows what follows.
+/// A server that never answers, behind a proxy.
 fn silent_server() -> (TcpListener, HttpProxy) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = HttpProxy::start(listener.local_addr().unwrap().port());
@@ -288,7 +288,7 @@ fn silent_server() -> (TcpListener, HttpProxy) {
 }
 
 #[test]
-fn a_cut_and_a_client_that_leaves_reach_a_server_that_is_asked() {
+fn a_cut_and_a_closed_client_close_the_server_connection() {
     let (listener, proxy) = silent_server();
     for leave in [false, true] {
         let mut client = Client::connect(&proxy);
@@ -306,9 +306,9 @@ fn a_cut_and_a_client_that_leaves_reach_a_server_that_is_asked() {
 }
 
 #[test]
-fn what_a_client_asked_for_before_it_left_is_done() {
+fn requests_of_a_closed_client_are_forwarded() {
     let (echo, proxy, mut client) = start();
-    // The function returns when the client is gone.
+    // The hook returns only after the client has closed its connection.
     let (gone, wait) = mpsc::channel::<()>();
     proxy.on(move |_| {
         wait.recv().unwrap();
@@ -327,7 +327,7 @@ fn what_a_client_asked_for_before_it_left_is_done() {
 }
 
 #[test]
-fn a_server_that_is_gone_closes_the_connection() {
+fn a_killed_server_closes_the_connection() {
     let (listener, proxy) = silent_server();
     drop(listener);
     assert!(Client::connect(&proxy).call("SendMessage", "a").is_err());
@@ -335,14 +335,14 @@ fn a_server_that_is_gone_closes_the_connection() {
     proxy.retarget(first.port);
     let mut client = Client::connect(&proxy);
     assert_eq!(client.call("SendMessage", "b").unwrap(), ok("b"));
-    // The client keeps its connection.
+    // The client's connection stays open.
     proxy.retarget(second.port);
     assert_eq!(client.call("SendMessage", "c").unwrap(), ok("c"));
     assert_eq!((first.seen(), second.seen()), (vec!["b".into()], vec!["c".into()]));
 }
 
 #[test]
-fn a_function_that_panics_closes_the_connection() {
+fn a_panicking_hook_closes_the_connection() {
     let (_echo, proxy, mut client) = start();
     proxy.on(|_| panic!("as the test wants it"));
     assert!(client.call("SendMessage", "a").is_err());
@@ -350,12 +350,12 @@ fn a_function_that_panics_closes_the_connection() {
     assert_eq!(Client::connect(&proxy).call("SendMessage", "b").unwrap(), ok("b"));
 }
 
-/// The server's replies as they are, each on a connection of its own or the same.
+/// The server sends raw replies, on one connection or on several.
 #[test]
 fn bodies_come_in_every_form() {
     let (listener, proxy) = silent_server();
     let mut client = Client::connect(&proxy);
-    // Chunks, both ways.
+    // A chunked request and a chunked reply.
     let head = "POST /path HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
     client
         .0
@@ -371,20 +371,20 @@ fn bodies_come_in_every_form() {
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n0\r\n\r\n";
     server.get_mut().write_all(reply.as_bytes()).unwrap();
     assert_eq!(client.receive().unwrap(), ok("de"));
-    // The same connection; a reply that ends with it.
+    // On the same connection, a reply whose body ends with the connection.
     client.send("SendMessage", "f").unwrap();
     assert_eq!(read(&mut server).unwrap().1, "f");
     server.get_mut().write_all(b"HTTP/1.0 200 OK\r\n\r\ngh").unwrap();
     drop(server);
     assert_eq!(client.receive().unwrap(), ok("gh"));
-    // A new one; a reply with a length that is the last.
+    // On a new connection, a reply with a length and `connection: close`.
     client.send("SendMessage", "i").unwrap();
     let mut server = BufReader::new(listener.accept().unwrap().0);
     assert_eq!(read(&mut server).unwrap().1, "i");
     let reply = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nj";
     server.get_mut().write_all(reply.as_bytes()).unwrap();
     assert_eq!(client.receive().unwrap(), ok("j"));
-    // A reply that breaks off is none.
+    // An incomplete reply is not forwarded.
     client.send("SendMessage", "k").unwrap();
     let mut server = BufReader::new(listener.accept().unwrap().0);
     assert_eq!(read(&mut server).unwrap().1, "k");

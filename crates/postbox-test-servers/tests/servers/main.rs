@@ -1,4 +1,4 @@
-//! The servers do what their names say.
+//! Tests of the test servers and proxies.
 
 mod aws;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Each fault of the proxy.
+//! Each fault of the TCP proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ fn start() -> (Redis, Proxy, Client) {
 }
 
 #[test]
-fn what_comes_passes_and_is_counted() {
+fn bytes_are_forwarded_and_counted() {
     let (redis, proxy, mut client) = start();
     let long = "x".repeat(1_000_000);
     assert_eq!(client.call(&["SET", "a", &long]).unwrap().to_string(), "OK");
@@ -38,7 +38,7 @@ fn what_comes_passes_and_is_counted() {
 }
 
 #[test]
-fn what_is_not_redis_passes_too() {
+fn other_protocols_are_forwarded_too() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap().port());
     let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
@@ -48,7 +48,7 @@ fn what_is_not_redis_passes_too() {
     let mut bytes = Vec::new();
     server.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes, b"\x16\x03\x01 anything");
-    // The client has said all, and still hears.
+    // The client has closed its sending side and still receives.
     server.write_all(b"*1\r\nnothing in particular").unwrap();
     drop(server);
     bytes.clear();
@@ -57,12 +57,12 @@ fn what_is_not_redis_passes_too() {
 }
 
 #[test]
-fn a_stalled_way_holds_what_comes() {
+fn a_stalled_direction_holds_bytes() {
     let (redis, proxy, mut client) = start();
     client.call(&["PING"]).unwrap();
     proxy.stall(Direction::ToServer);
     client.send(&["INCR", "a"]).unwrap();
-    // What another connection does comes first, since nothing passes.
+    // The request is held, so a command on another connection has its effect first.
     assert_eq!(redis.command(&["INCR", "a"]), "1");
     proxy.resume();
     assert_eq!(client.receive().unwrap(), Reply::Integer(2));
@@ -76,7 +76,7 @@ fn a_stalled_way_holds_what_comes() {
     proxy.resume();
     assert_eq!(client.receive().unwrap(), Reply::Integer(3));
 
-    // What is held goes with a connection that is cut.
+    // Held bytes are lost with a connection that is cut.
     proxy.stall(Direction::Both);
     client.send(&["INCR", "a"]).unwrap();
     proxy.cut();
@@ -86,7 +86,7 @@ fn a_stalled_way_holds_what_comes() {
 }
 
 #[test]
-fn a_delay_is_waited_for() {
+fn bytes_are_delayed() {
     let (_redis, proxy, mut client) = start();
     let delay = Duration::from_millis(50);
     for (direction, least) in [(Direction::ToServer, delay), (Direction::ToClient, delay), (Direction::Both, delay * 2)]
@@ -105,7 +105,7 @@ fn connections_are_cut_and_refused() {
     client.call(&["PING"]).unwrap();
     proxy.cut();
     assert!(client.call(&["PING"]).is_err());
-    // Also one that the client alone knows of.
+    // This also closes a connection that the proxy has not accepted yet.
     let mut client = Client::connect(proxy.port()).unwrap();
     proxy.cut();
     assert!(client.call(&["PING"]).is_err());
@@ -122,7 +122,7 @@ fn connections_are_cut_and_refused() {
 }
 
 #[test]
-fn a_server_that_is_gone_closes_the_connection() {
+fn a_killed_server_closes_the_connection() {
     let (redis, proxy, mut client) = start();
     client.call(&["PING"]).unwrap();
     redis.kill();
@@ -134,21 +134,21 @@ fn a_server_that_is_gone_closes_the_connection() {
 }
 
 #[test]
-fn a_dropped_reply_is_of_something_that_was_done() {
+fn the_request_of_a_dropped_reply_has_its_effect() {
     let (redis, proxy, mut client) = start();
     proxy.drop_reply("INCR");
     assert_eq!(client.call(&["PING"]).unwrap().to_string(), "PONG");
     assert!(client.call(&["INCR", "a"]).is_err());
     proxy.wait_until_dropped();
     assert_eq!(redis.command(&["GET", "a"]), "1");
-    // Once.
+    // The fault applies to one reply.
     let mut client = Client::connect(proxy.port()).unwrap();
     assert_eq!(client.call(&["INCR", "a"]).unwrap(), Reply::Integer(2));
     assert_eq!(proxy.stats().dropped, 1);
 }
 
 #[test]
-fn of_a_pipeline_only_that_reply_and_later_ones_are_lost() {
+fn in_a_pipeline_only_the_dropped_and_later_replies_are_lost() {
     let (redis, proxy, mut client) = start();
     proxy.drop_nth_reply("INCR", 1);
     client.send(&["MGET", "x", "y", "z"]).unwrap();
@@ -163,11 +163,11 @@ fn of_a_pipeline_only_that_reply_and_later_ones_are_lost() {
 }
 
 #[test]
-fn a_push_is_not_taken_for_the_reply() {
+fn a_push_is_not_dropped_in_place_of_the_reply() {
     let (redis, proxy, _client) = start();
     let mut raw = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
     raw.write_all(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n").unwrap();
-    // The last thing that comes is the confirmation, which is a push.
+    // The last frame that arrives is the confirmation, which is a push.
     let mut seen = Vec::new();
     while !seen.ends_with(b"$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n") {
         let mut bytes = [0; 1024];
@@ -186,7 +186,7 @@ fn a_push_is_not_taken_for_the_reply() {
 }
 
 #[test]
-fn a_dropped_request_is_of_something_that_was_not_done() {
+fn a_dropped_request_has_no_effect() {
     let (redis, proxy, mut client) = start();
     proxy.drop_request("INCR");
     client.send(&["SET", "a", "7"]).unwrap();

@@ -1,4 +1,4 @@
-//! One server and its options.
+//! A single Redis server and its options.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn error(reply: Reply) -> String {
 }
 
 #[test]
-fn a_server_answers_by_its_port_and_its_socket() {
+fn a_server_answers_on_its_port_and_its_socket() {
     let redis = Redis::start();
     assert_eq!(redis.url(), format!("redis://127.0.0.1:{}", redis.port()));
     let mut client = Client::connect(redis.port()).unwrap();
@@ -27,7 +27,7 @@ fn a_server_answers_by_its_port_and_its_socket() {
 }
 
 #[test]
-fn a_restart_keeps_the_port_and_what_is_durable() {
+fn a_restart_keeps_the_port_and_durable_data() {
     let (kept, lost) = (Redis::builder().durable().start(), Redis::start());
     for redis in [&kept, &lost] {
         redis.command(&["SET", "a", "1"]);
@@ -49,7 +49,7 @@ fn a_restart_keeps_the_port_and_what_is_durable() {
 }
 
 #[test]
-fn a_paused_server_answers_when_it_goes_on() {
+fn a_paused_server_answers_after_resume() {
     let redis = Redis::start();
     let mut client = Client::connect(redis.port()).unwrap();
     redis.pause();
@@ -58,14 +58,14 @@ fn a_paused_server_answers_when_it_goes_on() {
     redis.resume();
     assert_eq!(client.receive().unwrap(), Reply::Integer(1));
     assert!(redis.is_running());
-    // A paused one can be killed and started again.
+    // A paused server can be killed and restarted.
     redis.pause();
     redis.restart();
     assert_eq!(redis.command(&["INCR", "a"]), "1");
 }
 
 #[test]
-fn passwords_and_users_are_asked_for() {
+fn passwords_and_users_are_checked() {
     let redis = Redis::builder().password("secret").user("reader", "on >word ~* +@read").start();
     assert_eq!(redis.url(), format!("redis://:secret@127.0.0.1:{}", redis.port()));
     let mut client = Client::connect(redis.port()).unwrap();
@@ -90,7 +90,7 @@ fn memory_has_a_limit() {
     assert!(full.unwrap().starts_with("OOM"));
 }
 
-/// Redis's own client, by TLS.
+/// Sends PING over TLS with `redis-cli`.
 fn tls_ping(redis: &Redis, host: &str, arguments: &[&std::path::Path]) -> String {
     let flags = ["--cacert", "--cert", "--key"];
     let mut command = Command::new("redis-cli");
@@ -104,20 +104,20 @@ fn tls_ping(redis: &Redis, host: &str, arguments: &[&std::path::Path]) -> String
 
 #[test]
 fn tls_needs_the_right_certificates() {
-    let (ours, others) = (Certificates::generate(), Certificates::generate());
-    let redis = Redis::builder().tls(&ours).start();
+    let (trusted, others) = (Certificates::generate(), Certificates::generate());
+    let redis = Redis::builder().tls(&trusted).start();
     assert_eq!(redis.url(), format!("rediss://127.0.0.1:{}", redis.port()));
     for host in ["127.0.0.1", "localhost"] {
-        assert_eq!(tls_ping(&redis, host, &[&ours.ca()]), "PONG\n");
+        assert_eq!(tls_ping(&redis, host, &[&trusted.ca()]), "PONG\n");
     }
     assert!(tls_ping(&redis, "127.0.0.1", &[&others.ca()]).contains("certificate verify failed"));
     assert!(Client::connect(redis.port()).unwrap().call(&["PING"]).is_err());
-    let strict = Redis::builder().tls(&ours).client_certificates().start();
-    assert_ne!(tls_ping(&strict, "127.0.0.1", &[&ours.ca()]), "PONG\n");
-    let known = [ours.ca(), ours.client_certificate(), ours.client_key()];
+    let strict = Redis::builder().tls(&trusted).client_certificates().start();
+    assert_ne!(tls_ping(&strict, "127.0.0.1", &[&trusted.ca()]), "PONG\n");
+    let known = [trusted.ca(), trusted.client_certificate(), trusted.client_key()];
     assert_eq!(tls_ping(&strict, "127.0.0.1", &known.each_ref().map(|path| path.as_path())), "PONG\n");
-    // The server's files outlive the handle that made them.
-    drop(ours);
+    // The certificate files exist until the server is dropped.
+    drop(trusted);
     strict.restart();
 }
 
@@ -129,7 +129,7 @@ fn a_server_that_cannot_start_shows_its_log() {
     };
     let text = failure(Redis::builder().config("no-such-setting", "1"));
     assert!(text.contains("at try 1; its log:") && text.contains("Bad directive"), "{text}");
-    // The last line counts: each try meets the same port, which is taken.
+    // The last `port` line applies, so each try uses the same port, which is taken.
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let text = failure(Redis::builder().config("port", &other.local_addr().unwrap().port().to_string()));
     assert!(text.contains("at try 10; its log:") && text.contains("Address already in use"), "{text}");

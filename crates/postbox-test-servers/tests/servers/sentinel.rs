@@ -13,7 +13,7 @@ fn a_killed_primary_is_replaced() {
     assert_eq!(old.port(), primary.port());
     assert_eq!(all.primary().port(), replica.port());
     assert_eq!(all.primary().command(&["GET", "a"]), "1");
-    // Sentinels remember across a restart.
+    // Sentinels keep their state across a restart.
     all.sentinels()[0].restart();
     let named = all.sentinels()[0].command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", all.primary_name()]);
     assert_eq!(named, format!("127.0.0.1\n{}", replica.port()));

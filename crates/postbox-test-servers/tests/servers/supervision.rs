@@ -1,4 +1,4 @@
-//! No server outlives its test, however that ends.
+//! Servers end with the process that started them.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use postbox_test_servers::{Ministack, Redis};
 
-/// What the child does, if this process is one: starts servers, tells, and waits to be killed.
+/// Runs only in a child process of the next test: starts servers, prints their process ids and waits to be killed.
 #[test]
 fn child_that_is_killed() {
     if std::env::var_os("POSTBOX_TEST_ROLE").is_none() {
@@ -53,7 +53,7 @@ fn servers_die_with_the_process_that_started_them() {
 }
 
 #[test]
-fn a_dropped_server_is_gone() {
+fn a_dropped_server_is_killed() {
     let redis = Redis::start();
     let (process, folder) = (format!("/proc/{}", redis.pid()), redis.folder().to_owned());
     assert!(folder.exists());

@@ -1,7 +1,7 @@
-//! The wire format, version 1: a message as one string of bytes, for places that store just that.
+//! The wire format, version 1: a message as one string of bytes, for stores that keep nothing else.
 //!
-//! `docs/wire-format.md` describes it for programs in any language. Places with attributes of their own (SQS) keep the
-//! headers there, under the same names; the rules are the same.
+//! `docs/wire-format.md` describes it for programs in any language. On SQS, which has attributes, the headers are
+//! attributes with the same names.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::backend::Headers;
 use crate::mailbox::codec::ContentType;
 use crate::runtime::clock::Moment;
 
-/// What a message of this format begins with, before its version.
+/// The first bytes of a message in this format, before the version.
 pub const MAGIC: [u8; 2] = *b"PB";
 /// The version that is written.
 pub const VERSION: u8 = 1;
@@ -20,13 +20,13 @@ pub const VERSION: u8 = 1;
 pub const CONTENT_TYPE: &str = "postbox.content-type";
 /// The header with the address for answers.
 pub const REPLY_TO: &str = "postbox.reply-to";
-/// The header with the id of the reply that is awaited.
+/// The header with the id of the reply for which the sender waits.
 pub const REPLY: &str = "postbox.reply";
 
-/// The header with the moment at which a message was first sent, in nanoseconds since 1970, if it was moved since.
+/// The header with the time at which a message was first sent, if it was moved since. In nanoseconds since 1970.
 pub const ENQUEUED_AT: &str = "postbox.enqueued-at";
 
-/// The most headers that a message has, those of Postbox included. Each costs a reader far more memory than its bytes.
+/// The most headers of a message, those of Postbox included. A header takes a reader far more memory than its bytes.
 pub const MAX_HEADERS: usize = 256;
 /// The largest size of all names and values of a message's headers together, in bytes.
 pub const MAX_HEADER_BYTES: usize = 1 << 20;
@@ -46,7 +46,7 @@ pub enum DecodeError {
     HeadersTooLarge(usize),
 }
 
-/// Checks the number and the total size of a message's headers, and of `more` empty ones.
+/// Checks the number and the total size of a message's headers, and of `more` empty headers.
 pub(crate) fn check_headers(
     content_type: &ContentType,
     with: Option<&Headers>,
@@ -67,7 +67,7 @@ fn check_size(many: usize, bytes: usize) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// The headers of a message in the order in which they are written: ours first, then the attributes by name.
+/// The headers of a message in the order in which they are written: those of Postbox, then the attributes by name.
 pub fn headers<'a>(
     content_type: &'a ContentType,
     headers: Option<&'a Headers>,
@@ -92,7 +92,7 @@ pub fn headers<'a>(
     list
 }
 
-/// Puts headers back to where they belong. Names under `postbox.` that this version does not know are left out.
+/// Reads the headers of a message. Names under `postbox.` that this version does not know are left out.
 pub fn from_headers<'a>(list: impl IntoIterator<Item = (&'a str, &'a str)>) -> (ContentType, Option<Arc<Headers>>) {
     let mut content_type = ContentType::Unmarked;
     let mut headers = Headers::default();
@@ -119,7 +119,7 @@ pub fn from_headers<'a>(list: impl IntoIterator<Item = (&'a str, &'a str)>) -> (
 ///
 /// let bytes = wire::encode(b"{}", &ContentType::Json, None);
 /// assert_eq!(wire::decode(bytes), Ok((Bytes::from("{}"), ContentType::Json, None)));
-/// // What another program wrote is received as it is.
+/// // A message of another program is received as it is.
 /// let foreign = Bytes::from(r#"{"from":"elsewhere"}"#);
 /// assert_eq!(wire::decode(foreign.clone()), Ok((foreign, ContentType::Unmarked, None)));
 /// ```
@@ -141,17 +141,17 @@ pub fn encode(body: &[u8], content_type: &ContentType, with: Option<&Headers>) -
     bytes.freeze()
 }
 
-/// The parts of a message: its body, how that is encoded, and its headers.
+/// The parts of a message: its body, its content type and its headers.
 pub type Parts = (Bytes, ContentType, Option<Arc<Headers>>);
 
-/// Reads what [`encode`] wrote, or anything else: bytes that are not of this format are a body without headers.
+/// Decodes a message. Bytes that are not in this format are a body without headers.
 ///
 /// # Errors
 /// [`DecodeError`] for a later version of this format, and for more headers than a message may have.
 pub fn decode(bytes: Bytes) -> Result<Parts, DecodeError> {
     match bytes[..] {
         [m, a, VERSION, ..] if [m, a] == MAGIC => {}
-        // A text that happens to begin so goes on with a printable character; versions are below those.
+        // A text that begins with these two bytes goes on with a printable character, and versions are lower numbers.
         [m, a, version, ..] if [m, a] == MAGIC && (1..32).contains(&version) => {
             return Err(DecodeError::UnknownVersion(version));
         }
@@ -168,7 +168,7 @@ pub fn decode(bytes: Bytes) -> Result<Parts, DecodeError> {
     Ok((bytes.slice(body..), content_type, headers))
 }
 
-/// As [`decode`], but a message that cannot be decoded is returned as its bytes, with the reason as its content type: only
+/// As [`decode`]. A message that cannot be decoded is returned as its bytes, with the reason as its content type, so only
 /// the raw codec reads it.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn decode_or_mark(bytes: Bytes) -> Parts {
@@ -183,7 +183,7 @@ pub(crate) fn unread(error: DecodeError) -> ContentType {
 
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// Takes the headers off; what stays is the body. `None` if the bytes end too early. Keeps no more than a message may have.
+/// Takes the headers off, so that `rest` is the body. `None` if the bytes end too early. Keeps at most [`MAX_HEADERS`].
 fn take_headers<'a>(rest: &mut &'a [u8]) -> Option<Result<Pairs<'a>, DecodeError>> {
     let many = take_number(rest)?;
     let mut list = Vec::with_capacity(many.min(MAX_HEADERS));
@@ -204,7 +204,7 @@ fn take_headers<'a>(rest: &mut &'a [u8]) -> Option<Result<Pairs<'a>, DecodeError
     Some(check_size(many, size).map(|()| list))
 }
 
-/// Seven bits a byte, lowest first; the highest bit says that more follow.
+/// Seven bits in each byte, the lowest first. The highest bit is set if another byte follows.
 fn put_number(bytes: &mut BytesMut, mut number: usize) {
     while number >= 0x80 {
         bytes.put_u8(number as u8 | 0x80);

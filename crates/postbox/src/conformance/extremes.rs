@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Place, bodies, receive_all};
 use crate::backend::wire::{MAX_HEADER_BYTES, MAX_HEADERS};
-use crate::backend::{Batch, Counts, Limits, Outgoing, Receipt, Receive, Special, Visibility};
+use crate::backend::{Counts, Limits, Outgoing, Receipt, Receive, Special, Visibility};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::ContentType;
@@ -207,7 +207,7 @@ pub(super) fn a_backend_without_limits_takes_any_duration(place: &Place<'_>) {
     }
     for long in [Duration::from_millis(i64::MAX as u64), Duration::from_millis(u64::MAX), Duration::MAX] {
         let mailbox: Mailbox<u32, u32> = place.mailbox();
-        let bytes = &mailbox.core.bytes;
+        let bytes = mailbox.core.backend.mailbox(mailbox.name(), &mailbox.core.settings).unwrap();
         let message = || Outgoing::new("1".into(), ContentType::Json);
         bytes.send_one(Outgoing { delay: long, ..message() }).blocking().unwrap();
         let special = Special { expires_in: Some(long), ..Special::default() };
@@ -216,7 +216,7 @@ pub(super) fn a_backend_without_limits_takes_any_duration(place: &Place<'_>) {
         let delivery = bytes.receive(request).blocking().unwrap().remove(0);
         let receipt = || Receipt { id: delivery.id.clone(), handle: delivery.receipt_handle.clone() };
         for visibility in [Visibility::Extend(long), Visibility::Return(long)] {
-            let changed = bytes.set_visibility(Batch::from_buf([(receipt(), visibility)])).blocking();
+            let changed = bytes.set_visibility(vec![(receipt(), visibility)]).blocking();
             assert!(changed[0].is_ok(), "{visibility:?}: {changed:?}");
         }
         assert_eq!(bytes.counts().blocking().unwrap(), Counts::new(0, 2, 0, 0), "{long:?}");

@@ -1,4 +1,4 @@
-//! How a value becomes the body of a message, and back.
+//! Codecs: how a value becomes the body of a message, and back.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How a body is encoded, as it travels with the message.
+/// The content type of a body, which is sent with the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ContentType {
@@ -19,8 +19,8 @@ pub enum ContentType {
     /// `application/octet-stream`
     Bytes,
     /// Any other.
-    Other(Box<Box<str>>),
-    /// None was given: another library sent the message.
+    Other(Box<str>),
+    /// No content type: the sender is another library.
     #[default]
     Unmarked,
 }
@@ -45,7 +45,7 @@ impl From<&str> for ContentType {
             "application/msgpack" => ContentType::MessagePack,
             "application/octet-stream" => ContentType::Bytes,
             "" => ContentType::Unmarked,
-            other => ContentType::Other(Box::new(other.into())),
+            other => ContentType::Other(other.into()),
         }
     }
 }
@@ -59,35 +59,36 @@ impl fmt::Display for ContentType {
 /// Why a value could not be encoded or decoded.
 pub type CodecError = Cow<'static, str>;
 
-/// A way to write values down.
+/// A format for bodies. [`Encode`] and [`Decode`] say which types it has a body for.
 pub trait Codec: 'static {
-    /// What it writes.
+    /// The content type that it writes.
     const CONTENT_TYPE: ContentType;
 
-    /// Whether it reads what is marked so. What is not marked is tried.
+    /// Whether it reads bodies of a content type. By default its own, and bodies without one.
     fn reads(content_type: &ContentType) -> bool {
         *content_type == Self::CONTENT_TYPE || *content_type == ContentType::Unmarked
     }
 }
 
-/// A codec that can write a `T`.
+/// A codec that can encode a `T`.
 pub trait Encode<T: ?Sized>: Codec {
-    /// Writes it down.
+    /// Encodes a value.
     ///
     /// # Errors
-    /// Whatever keeps the value from being written.
+    /// The reason why the value has no body in this format.
     fn encode(value: &T) -> Result<Bytes, CodecError>;
 }
 
-/// A codec that can read a `T`.
+/// A codec that can decode a `T`.
 pub trait Decode<T>: Codec {
-    /// Reads it.
+    /// Decodes a body.
     ///
     /// # Errors
-    /// Whatever keeps the body from being a `T`.
+    /// The reason why the body is not a `T`.
     fn decode(body: &Bytes) -> Result<T, CodecError>;
 
-    /// Reads it from a body that nobody else needs. The same as [`decode`](Self::decode), for codecs that can keep the body.
+    /// Decodes a body that it may keep. For codecs whose values share the memory of the body; by default the same as
+    /// [`decode`](Self::decode).
     ///
     /// # Errors
     /// As `decode`.
@@ -98,15 +99,15 @@ pub trait Decode<T>: Codec {
 }
 
 thread_local! {
-    /// Bodies are written here and copied once, at their size: one allocation for a message, not several.
+    /// Bodies are written here and copied once, at their final size: one allocation for a message, not several.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer that a large body left behind is not kept.
+/// A buffer that has grown beyond this is dropped.
 const LARGEST_KEPT: usize = 64 * 1024;
 
 fn written(write: impl FnOnce(&mut Vec<u8>) -> Result<(), CodecError>) -> Result<Bytes, CodecError> {
-    // Taken out: a value's own `Serialize` may encode another one.
+    // Taken out, because a `Serialize` of the user may encode another value.
     let mut buffer = BUFFER.take();
     buffer.clear();
     let bytes = write(&mut buffer).map(|()| copied(&buffer));
@@ -116,8 +117,7 @@ fn written(write: impl FnOnce(&mut Vec<u8>) -> Result<(), CodecError>) -> Result
     bytes
 }
 
-/// A small body, in one piece of memory with its count of references. `Bytes` of a slice has two pieces as soon as it is shared, and
-/// what goes from thread to thread is best one.
+/// A small body, in one allocation with its reference count. `Bytes` of a slice has two as soon as it is shared.
 pub(crate) struct Small<const N: usize> {
     length: usize,
     bytes: [u8; N],
@@ -126,7 +126,7 @@ pub(crate) struct Small<const N: usize> {
 const LARGEST_SMALL: usize = 128;
 
 impl<const N: usize> Small<N> {
-    /// The first bytes of these.
+    /// The first `length` of these bytes.
     #[inline(always)]
     pub(crate) fn first(length: usize, bytes: [u8; N]) -> Bytes {
         debug_assert!(length <= N);
@@ -143,7 +143,7 @@ impl<const N: usize> Small<N> {
 impl<const N: usize> AsRef<[u8]> for Small<N> {
     #[inline(always)]
     fn as_ref(&self) -> &[u8] {
-        // Not by an index, which might panic: what cannot fail needs no way out.
+        // Without an index, which would add a panic to every access.
         self.bytes.get(..self.length).unwrap_or_default()
     }
 }
@@ -159,7 +159,7 @@ pub(crate) fn copied(body: &[u8]) -> Bytes {
     }
 }
 
-/// JSON, by serde. The default.
+/// JSON, by serde. The default codec.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Json;
 
@@ -179,7 +179,7 @@ impl<T: DeserializeOwned> Decode<T> for Json {
     }
 }
 
-/// MessagePack, by serde, with field names: smaller and faster than JSON, and as open to new fields.
+/// MessagePack, by serde. It is smaller and faster than JSON. Field names are written, so fields can be added later.
 #[cfg(feature = "messagepack")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MessagePack;
@@ -203,7 +203,7 @@ impl<T: DeserializeOwned> Decode<T> for MessagePack {
     }
 }
 
-/// Bytes or text as they are. Reads every body, whatever wrote it.
+/// Bytes or text as they are. Reads the bodies of every content type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Raw;
 

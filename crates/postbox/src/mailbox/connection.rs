@@ -17,17 +17,17 @@ use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, Uri, decoded};
 use crate::resolver::{BackendResolver, MailboxFactory, MailboxResolver};
 
-/// Opens a mailbox. The URI decides where it is.
+/// Opens a mailbox. The URI says where its messages are stored.
 ///
-/// | URI | place |
+/// | URI | store |
 /// |---|---|
 /// | `memory://name` | the memory of this process |
-/// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `?synchronous=normal` trades safety for speed, `?busy_timeout=` is how many seconds a lock is waited for |
+/// | `sqlite://path/to/file.db/name` | a file, durable, shared by processes (feature `sqlite`); `docs/sqlite.md` has the options |
 /// | `redis://host:6379/name`, `rediss://`, `redis+cluster://`, `redis+sentinel://`, `redis+unix://` | Redis (feature `redis`); `docs/redis.md` has the options |
 /// | `sqs://eu-west-1/name` | AWS SQS (feature `aws`); `docs/aws.md` has the options |
 ///
-/// Options of the mailbox can be in the URI (`?max_size=1000&max_deliveries=5`) or in the builder. An option that does
-/// not exist is an error.
+/// Options of the mailbox are set in the URI (`?max_size=1000&max_deliveries=5`) or on the builder, which takes precedence. An
+/// unknown option is an error.
 ///
 /// ```
 /// use postbox::Mailbox;
@@ -44,7 +44,7 @@ pub fn open<T, R, C>(uri: impl Into<String>) -> Open<T, R, C> {
     Open { uri: uri.into(), options: HandleOptions::default(), types: PhantomData }
 }
 
-/// Connects to a place that stores mailboxes.
+/// Connects to a store, to open several of its mailboxes by name.
 ///
 /// ```
 /// use postbox::Mailbox;
@@ -62,7 +62,7 @@ pub fn connect(uri: impl Into<String>) -> Call<Result<Connection, Error>> {
     let text = uri.into();
     Call::new(move || {
         let parsed = Uri::parse(&text).and_then(|mut uri| {
-            // The path of a file has no end that could be a name.
+            // The whole path of a file is the store.
             if !uri.is_path() && uri.take_name().is_some() {
                 let reason = "a connection has no mailbox name, and this has one: use open() for a mailbox";
                 return Err(Error::resolution(&text, reason));
@@ -78,7 +78,7 @@ pub fn connect(uri: impl Into<String>) -> Call<Result<Connection, Error>> {
     })
 }
 
-/// Opens the backend that a URI without the name of a mailbox leads to.
+/// Opens the backend of a URI whose mailbox name was taken out.
 fn backend(text: &str, uri: &Uri) -> Answer<Result<Arc<dyn Backend>, Error>> {
     match uri.scheme.as_str() {
         "memory" => Answer::ready(Ok(Arc::new(MemoryBackend::shared()))),
@@ -103,7 +103,7 @@ fn file(text: &str, uri: &Uri) -> Result<Arc<dyn Backend>, Error> {
     use crate::backends::sqlite::{SqliteBackend, SqliteConfig, Synchronous};
     use crate::mailbox::ranges::BUSY_TIMEOUT;
 
-    let path = decoded(&uri.place);
+    let path = decoded(&uri.location);
     if path.is_empty() {
         return Err(Error::resolution(text, "no file; write sqlite://path/to/file.db/name"));
     }
@@ -126,7 +126,7 @@ fn file(text: &str, uri: &Uri) -> Result<Arc<dyn Backend>, Error> {
     Ok(Arc::new(SqliteBackend::open_with(path, config)?))
 }
 
-/// Whether a mailbox would have the name of a database: then its name was probably left out.
+/// Whether the last part of a URI looks like a database file: then the name of the mailbox was probably left out.
 fn is_database_name(name: &str) -> bool {
     [".db", ".db3", ".sqlite", ".sqlite3"].iter().any(|end| name.ends_with(end))
 }
@@ -149,7 +149,7 @@ fn options(text: &str, uri: &Uri) -> Result<HandleOptions, Error> {
                     .map_err(|_| Error::invalid("portable_limits", format!("{value:?}"), "true or false"))?;
             }
             "prefix" => options.prefix = Some(value.clone()),
-            // Read with the place.
+            // Read by `file`.
             "synchronous" | "busy_timeout" if uri.scheme == "sqlite" => {}
             #[cfg(feature = "redis")]
             name if uri.scheme.starts_with("redis") && crate::backends::redis::OPTIONS.contains(&name) => {}
@@ -173,59 +173,59 @@ fn options(text: &str, uri: &Uri) -> Result<HandleOptions, Error> {
     Ok(options)
 }
 
-/// The options of a mailbox, for [`Open`] and [`Connection`] alike.
+/// The options of [`Open`] and [`Connection`].
 macro_rules! options {
     () => {
-        /// Where `reply_to` addresses lead. Without one, names lead to mailboxes of the same backend, and URIs nowhere.
+        /// Sets the resolver of `reply_to` addresses. By default names lead to mailboxes of the same backend, and URIs are refused.
         pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
             self.options.resolver = Some(Arc::new(resolver));
             self
         }
 
-        /// Keeps mailboxes apart from those under other prefixes, and from those without one: for tenants. No name under
-        /// one prefix reaches another, also in `reply_to`. Allowed is what is allowed in a name.
+        /// Separates mailboxes from those under other prefixes, and from those without one, for example for tenants. No name
+        /// under one prefix reaches another, also in `reply_to`. The rules are those of a [`MailboxName`].
         pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
             self.options.prefix = Some(prefix.into());
             self
         }
 
-        /// How many messages the mailbox may hold. More is [`MailboxFull`](Error::MailboxFull).
+        /// The most messages that the mailbox holds. A send beyond it fails with [`MailboxFull`](Error::MailboxFull).
         pub fn max_size(mut self, most: usize) -> Self {
             self.options.settings.max_size = Some(most);
             self
         }
 
-        /// After how many deliveries a message goes to the dead letters.
+        /// The number of deliveries after which a message becomes a dead letter.
         pub fn max_deliveries(mut self, most: u32) -> Self {
             self.options.settings.max_deliveries = Some(most);
             self
         }
 
-        /// For how long a deduplication id is remembered. Five minutes unless it is set.
+        /// How long a deduplication id is remembered. Default: five minutes.
         pub fn deduplication_window(mut self, window: Duration) -> Self {
             self.options.settings.deduplication_window = Some(window);
             self
         }
 
-        /// Removes the mailbox, with what is in it, after it was without handles for so long.
+        /// Removes the mailbox, with its messages, when it was not used for this time. In memory an open handle is a use.
         pub fn idle_expiry(mut self, after: Duration) -> Self {
             self.options.settings.idle_expiry = Some(after);
             self
         }
 
-        /// Holds the program to what every backend allows: delays up to 900 s, waits up to 20 s, batches up to 10…
+        /// Narrows the limits to what every backend allows: delays up to 900 s, waits up to 20 s, batches of at most 10 messages.
         pub fn portable_limits(mut self, portable: bool) -> Self {
             self.options.portable_limits = portable;
             self
         }
 
-        /// Keeps replies elsewhere than the backend does.
+        /// Sets the reply store, instead of the one of the backend.
         pub fn replies(mut self, store: Arc<dyn ReplyStore>) -> Self {
             self.options.replies = Some(store);
             self
         }
 
-        /// Tells a dispatcher of everything that happens.
+        /// Publishes the events of the mailbox to a dispatcher.
         pub fn dispatcher(mut self, dispatcher: &Dispatcher) -> Self {
             self.options.dispatcher = Some(dispatcher.clone());
             self
@@ -266,8 +266,7 @@ impl<T: 'static, R: 'static, C: 'static> Verb for Open<T, R, C> {
 
 awaitable!(Open<T, R, C> where T: 'static, R: 'static, C: 'static);
 
-/// Opens the mailbox that a URI leads to. Checks everything that needs no backend first, because opening one may create a
-/// file.
+/// Opens the mailbox of a URI. Everything that needs no backend is checked first, because opening a backend may create a file.
 pub(crate) fn open_untyped(
     text: String,
     mut uri: Uri,
@@ -279,7 +278,7 @@ pub(crate) fn open_untyped(
         }
         let name = uri.take_name();
         let is_missing = |name: &String| {
-            uri.scheme == "sqlite" && is_database_name(name) && !std::path::Path::new(&decoded(&uri.place)).is_file()
+            uri.scheme == "sqlite" && is_database_name(name) && !std::path::Path::new(&decoded(&uri.location)).is_file()
         };
         let Some(name) = name.filter(|name| !is_missing(name)) else {
             return Err(Error::resolution(&text, format!("no mailbox name; write {}", uri.example())));
@@ -301,7 +300,7 @@ pub(crate) fn open_untyped(
 
 const NAME_WITH_AT: &str = "there is an @ in the mailbox name; this scheme takes no user and no password";
 
-/// What the builder says goes before what the URI says.
+/// The options of the builder take precedence over those of the URI.
 fn overridden(uri: HandleOptions, builder: HandleOptions) -> HandleOptions {
     let (mut settings, over) = (uri.settings, builder.settings);
     settings.max_size = over.max_size.or(settings.max_size);
@@ -316,9 +315,9 @@ fn overridden(uri: HandleOptions, builder: HandleOptions) -> HandleOptions {
     }
 }
 
-/// One place, many mailboxes. Its options are those of every mailbox that it opens.
+/// A connection to one store, which opens mailboxes by name: [`connect`], or [`Connection::new`] for a custom backend.
 ///
-/// It is also a [`MailboxFactory`]: a resolver makes mailboxes with it.
+/// Its options are those of every mailbox that it opens. It is also a [`MailboxFactory`], for resolvers.
 #[derive(Clone)]
 pub struct Connection {
     backend: Arc<dyn Backend>,
@@ -326,7 +325,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// On a backend of your own.
+    /// A connection on any backend.
     pub fn new(backend: impl Backend) -> Self {
         Self::from_arc(Arc::new(backend))
     }
@@ -337,7 +336,7 @@ impl Connection {
 
     options!();
 
-    /// A mailbox by name. Does no input or output.
+    /// Opens a mailbox by name. Does no input or output.
     ///
     /// # Errors
     /// [`InvalidParameter`](Error::InvalidParameter) for a name or an option that is not allowed.
@@ -349,7 +348,7 @@ impl Connection {
         let name = self.options.name(name)?;
         let mut options = self.options.clone();
         options.resolver.get_or_insert_with(|| {
-            // Mailboxes for answers have no settings of this one's, and nothing of another prefix.
+            // Mailboxes for answers are under the same prefix, and have none of the other options.
             let prefix = self.options.prefix.clone();
             let plain = HandleOptions { prefix, ..HandleOptions::default() };
             Arc::new(BackendResolver::new(Connection { backend: Arc::clone(&self.backend), options: plain }))
@@ -358,19 +357,20 @@ impl Connection {
         Ok(UntypedMailbox { core })
     }
 
-    /// What the place allows and promises.
+    /// What the backend allows and promises.
     pub fn limits(&self) -> Limits {
         self.backend.limits()
     }
 
-    /// The names of the mailboxes that exist, under this connection's prefix.
+    /// Returns the names of the mailboxes that exist, under the prefix of this connection.
     ///
     /// # Errors
-    /// [`Unsupported`](Error::Unsupported) where the place cannot, [`Connection`](Error::Connection).
+    /// [`Unsupported`](Error::Unsupported) if the backend cannot list, [`Connection`](Error::Connection).
     pub fn list(&self) -> Call<Result<Vec<MailboxName>, Error>> {
         let (backend, prefix) = (Arc::clone(&self.backend), self.options.prefix.clone());
         Call::new(move || {
-            backend.list().map(move |names| {
+            let failed = || Err(Error::faulty("the backend panicked in list".into()));
+            Answer::caught(|| backend.list(), failed).map(move |names| {
                 let mut names = names?;
                 names.retain(|name| name.prefix() == prefix.as_deref());
                 Ok(names)
@@ -378,7 +378,7 @@ impl Connection {
         })
     }
 
-    /// Where replies are kept.
+    /// The reply store of its mailboxes.
     pub fn reply_store(&self) -> Option<Arc<dyn ReplyStore>> {
         self.options.replies.clone().or_else(|| self.backend.replies())
     }

@@ -1,15 +1,16 @@
-//! What could not be finished.
+//! The dead letters of a mailbox: messages that no consumer could finish.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::backend::{DeadLetter, Redrive};
+use crate::backend::Redrive;
 use crate::error::Error;
 use crate::mailbox::codec::Decode;
 use crate::mailbox::handle::Core;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Call;
+use crate::mailbox::stored::DeadLetter;
 
 /// The dead letters of a mailbox: [`Mailbox::dead_letters`](crate::Mailbox::dead_letters).
 ///
@@ -23,7 +24,7 @@ use crate::mailbox::operation::Call;
 /// let dead = mailbox.dead_letters();
 /// let letters = dead.list(10).blocking()?;
 /// assert_eq!(letters[0].reason, "no such tenant");
-/// assert_eq!(dead.body(&letters[0])?, 7);
+/// assert_eq!(letters[0].body.as_ref().ok(), Some(&7));
 /// assert_eq!(dead.redrive(10).blocking()?, 1); // back in the mailbox, as if never delivered
 /// # mailbox.purge().blocking()?;
 /// # Ok::<(), postbox::Error>(())
@@ -44,62 +45,58 @@ impl<T, C> DeadLetters<T, C> {
         DeadLetters { core, types: PhantomData }
     }
 
-    /// Up to `max` of them, oldest first.
+    /// Returns at most `max` dead letters, oldest first. A body that cannot be decoded, which may be why the message is here,
+    /// is an error in that letter alone.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
-    pub fn list(&self, max: usize) -> Call<Result<Vec<DeadLetter>, Error>> {
-        let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.dead_letters(max))
-    }
-
-    /// The body of one, decoded.
-    ///
-    /// # Errors
-    /// [`Serialization`](Error::Serialization): perhaps that is why it is here.
-    pub fn body(&self, letter: &DeadLetter) -> Result<T, Error>
+    pub fn list(&self, max: usize) -> Call<Result<Vec<DeadLetter<T>>, Error>>
     where
+        T: 'static,
         C: Decode<T>,
     {
-        C::decode(&letter.body).map_err(|reason| Error::Serialization {
-            message: Some(letter.id.clone()),
-            reason: format!("cannot decode dead letter {}: {reason}", letter.id),
+        let core = Arc::clone(&self.core);
+        Call::new(move || {
+            core.call("dead_letters", |bytes| bytes.dead_letters(max)).map(move |letters| {
+                let letters = core.at_most("dead_letters", max, letters?)?;
+                Ok(letters.into_iter().map(DeadLetter::new::<C>).collect())
+            })
         })
     }
 
-    /// How many there are.
+    /// Returns the number of dead letters.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn count(&self) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.counts().map(|counts| Ok(counts?.dead)))
+        Call::new(move || core.call("counts", |bytes| bytes.counts()).map(|counts| Ok(counts?.dead)))
     }
 
-    /// Makes up to `max` of them visible again, oldest first, as if never delivered. Answers how many.
+    /// Makes at most `max` dead letters visible again, oldest first, as if they had never been delivered. Returns their number.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn redrive(&self, max: usize) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.redrive(Redrive::UpTo(max)))
+        Call::new(move || core.call("redrive", |bytes| bytes.redrive(Redrive::UpTo(max))))
     }
 
-    /// Makes one of them visible again. `false` if there is none with this id, or no room.
+    /// Makes one dead letter visible again. Returns `false` if none has this id, or the mailbox is full.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn redrive_one(&self, id: &MessageId) -> Call<Result<bool, Error>> {
-        let (core, id) = (Arc::clone(&self.core), id.clone());
-        Call::new(move || core.bytes.redrive(Redrive::One(id)).map(|moved| Ok(moved? > 0)))
+        let (core, which) = (Arc::clone(&self.core), Redrive::One(id.clone()));
+        Call::new(move || core.call("redrive", |bytes| bytes.redrive(which)).map(|moved| Ok(moved? > 0)))
     }
 
-    /// Removes all of them. Answers how many.
+    /// Removes all dead letters. Returns their number.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn purge(&self) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.purge_dead_letters())
+        Call::new(move || core.call("purge_dead_letters", |bytes| bytes.purge_dead_letters()))
     }
 }

@@ -1,4 +1,4 @@
-//! Events for everybody who wants to know: publish and subscribe within the process, beside the mailboxes.
+//! Events of mailboxes and loops: publish and subscribe within the process.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ use crate::resolver::address::MailboxName;
 
 type Subscriber = Arc<dyn Fn(&dyn Any) + Send + Sync>;
 
-/// Hands each event to all its subscribers, in the order in which they subscribed, on the thread of the publisher.
+/// Calls all subscribers of an event, in the order in which they subscribed, on the thread of the publisher.
 ///
-/// A mailbox is point to point and keeps what nobody has finished; a dispatcher is a broadcast and keeps nothing. One
-/// that is given to `open` hears of everything that happens to the mailbox, as [`MailboxEvent`]s; one that is given to a
-/// loop, also of [`LoopEvent`](crate::events::LoopEvent)s. A subscriber that panics is reported and does not disturb the others.
-/// A subscriber must be quick and must not wait: the publisher waits for it, and that may be the thread which keeps leases
-/// alive.
+/// A mailbox delivers each message to one consumer and stores it until then; a dispatcher broadcasts and stores nothing. With
+/// `open(uri).dispatcher(&dispatcher)` it publishes the [`MailboxEvent`]s of that handle. Loops also publish their
+/// [`LoopEvent`](crate::events::LoopEvent)s. A subscriber that panics is reported, and the others are called.
+///
+/// A subscriber must be quick and must not block: the publisher waits for it, and may be the thread that renews leases.
 ///
 /// ```
 /// use postbox::Mailbox;
@@ -56,7 +56,7 @@ struct Subscribers {
 }
 
 impl Dispatcher {
-    /// Without subscribers.
+    /// A dispatcher without subscribers.
     pub fn new() -> Self {
         Self::default()
     }
@@ -75,7 +75,7 @@ impl Dispatcher {
         Subscription { shared: Arc::downgrade(&self.0), kind: TypeId::of::<E>(), number }
     }
 
-    /// Hands an event to all who subscribed to its type. Returns how many those were.
+    /// Calls the subscribers of this type of event. Returns their number.
     pub fn publish<E: 'static>(&self, event: &E) -> usize {
         let subscribers: Vec<Subscriber> = {
             let subscribers = self.0.subscribers.read().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +99,7 @@ impl fmt::Debug for Dispatcher {
     }
 }
 
-/// Ends with its drop.
+/// A subscription, which ends when it is dropped.
 #[must_use = "a subscription ends when it is dropped"]
 pub struct Subscription {
     shared: Weak<Shared>,
@@ -133,7 +133,7 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// What happened to a mailbox, through one of this process's handles.
+/// An operation on a mailbox, through a handle of this process.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields say what they are")]
@@ -144,11 +144,11 @@ pub enum MailboxEvent {
     Received { mailbox: MailboxName, id: MessageId, delivery_count: u32 },
     /// A message was finished.
     Acknowledged { mailbox: MailboxName, id: MessageId },
-    /// A message was given back, to be visible after so long.
+    /// A message was given back, to be visible after this time.
     Returned { mailbox: MailboxName, id: MessageId, after: Duration },
     /// A message was released: its delivery does not count.
     Released { mailbox: MailboxName, id: MessageId },
-    /// A lease was made longer.
+    /// A lease was extended.
     Extended { mailbox: MailboxName, id: MessageId, by: Duration },
     /// A message was moved to the dead letters by this process.
     DeadLettered { mailbox: MailboxName, id: MessageId, reason: String },

@@ -1,28 +1,30 @@
-//! What the typed handles of a mailbox share. Every verb goes through here: limits are checked, and what happens is
-//! counted, traced and told, in one place.
+//! What the typed handles of a mailbox share. Every verb goes through here: the backend's answer is checked, and the operation
+//! is counted, traced and told to a dispatcher, in one place.
 
 use std::fmt;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 use tracing::{debug, debug_span, trace, warn};
 
 use crate::backend::{
-    Backend, Batch, ByteMailbox, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive, Visibility,
+    Backend, ByteMailbox, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive, Visibility, only,
 };
 use crate::error::Error;
 use crate::mailbox::dispatcher::{Dispatcher, MailboxEvent};
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
 use crate::mailbox::ranges::check_settings;
-use crate::reply::store::ReplyStore;
+use crate::reply::store::{Replies, ReplyStore};
 use crate::resolver::MailboxResolver;
 use crate::resolver::address::MailboxName;
 use crate::runtime::cancellation::{Cancellation, unless};
 use crate::runtime::clock::Clock;
 
-/// What a handle is made with, beside the mailbox's own settings.
+/// The options of a handle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HandleOptions {
     pub(crate) settings: MailboxSettings,
@@ -43,7 +45,7 @@ impl HandleOptions {
         }
     }
 
-    /// Whether every option is in its range, as far as that is the same for all backends.
+    /// Checks the ranges that are the same for all backends.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(most) = self.settings.max_size.filter(|_| self.portable_limits) {
             return Err(Error::invalid(
@@ -57,8 +59,8 @@ impl HandleOptions {
     }
 }
 
-/// A handle, shared by what comes of it: operations and messages. Each clone of a mailbox has one of its own, so that threads
-/// with a clone each count references in a line of memory of their own.
+/// A handle. Its operations and messages share it. Each clone of a mailbox has its own, so that threads with a clone each count
+/// references in different cache lines.
 #[derive(Clone)]
 #[repr(align(128))]
 pub(crate) struct Core {
@@ -66,33 +68,35 @@ pub(crate) struct Core {
     shared: Arc<Shared>,
 }
 
-/// What all handles that were opened together have in common.
+/// What a handle and its clones share.
 pub(crate) struct Shared {
-    pub(crate) bytes: Arc<dyn ByteMailbox>,
+    /// Called by [`Core`] alone, which checks the answers.
+    bytes: Arc<dyn ByteMailbox>,
+    pub(crate) kind: &'static str,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) name: MailboxName,
     pub(crate) limits: Limits,
     pub(crate) resolver: Option<Arc<dyn MailboxResolver>>,
-    pub(crate) replies: Option<Arc<dyn ReplyStore>>,
+    pub(crate) replies: Replies,
     pub(crate) settings: MailboxSettings,
     pub(crate) dispatcher: Option<Dispatcher>,
     pub(crate) meters: Meters,
 }
 
-/// Handles of the metrics of one mailbox. Made once, when the mailbox is opened: the recorder of metrics has to be installed before.
+/// The metrics of one mailbox. They are registered when it is opened, so the program installs its recorder before that.
 pub(crate) struct Meters {
-    pub(crate) sent: Counter,
-    pub(crate) received: Counter,
-    pub(crate) redelivered: Counter,
-    pub(crate) acknowledged: Counter,
-    pub(crate) returned: Counter,
-    pub(crate) extended: Counter,
-    pub(crate) released: Counter,
-    pub(crate) dead_lettered: Counter,
+    sent: Counter,
+    received: Counter,
+    redelivered: Counter,
+    acknowledged: Counter,
+    returned: Counter,
+    extended: Counter,
+    released: Counter,
+    dead_lettered: Counter,
     pub(crate) undecodable: Counter,
     pub(crate) replied: Counter,
-    pub(crate) queue_time: Histogram,
+    queue_time: Histogram,
 }
 
 impl Meters {
@@ -128,11 +132,19 @@ impl Deref for Core {
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mailbox")
-            .field("backend", &self.backend.kind())
+            .field("backend", &self.kind)
             .field("name", &self.name)
             .field("closed", &self.closed.is_cancelled())
             .finish_non_exhaustive()
     }
+}
+
+/// How a delivery is settled.
+#[derive(Clone, Debug)]
+pub(crate) enum Settlement {
+    Acknowledge,
+    Visibility(Visibility),
+    DeadLetter(String),
 }
 
 impl Core {
@@ -141,14 +153,17 @@ impl Core {
         name: MailboxName,
         options: HandleOptions,
     ) -> Result<Arc<Self>, Error> {
-        let limits = backend.limits_of(&name);
         options.check()?;
-        let settings = &options.settings;
-        if settings.max_size.is_some() && !limits.max_size {
-            return Err(Error::Unsupported { backend: backend.kind(), operation: "bound a mailbox by max_size" });
-        }
-        let bytes = backend.mailbox(&name, settings)?;
-        Ok(Self::with_bytes(backend, bytes, name, options))
+        let panicked = || Error::faulty(format!("the backend panicked when mailbox {name} was opened"));
+        let opened = AssertUnwindSafe(|| {
+            let settings = &options.settings;
+            if settings.max_size.is_some() && !backend.limits_of(&name).max_size {
+                return Err(Error::Unsupported { backend: backend.kind(), operation: "bound a mailbox by max_size" });
+            }
+            let bytes = backend.mailbox(&name, settings)?;
+            Ok(Self::with_bytes(Arc::clone(&backend), bytes, name.clone(), options))
+        });
+        catch_unwind(opened).unwrap_or_else(|_| Err(panicked()))
     }
 
     pub(crate) fn with_bytes(
@@ -157,14 +172,15 @@ impl Core {
         name: MailboxName,
         options: HandleOptions,
     ) -> Arc<Self> {
-        let limits = backend.limits_of(&name);
+        let (kind, limits) = (backend.kind(), backend.limits_of(&name).bounded());
         let shared = Arc::new(Shared {
+            kind,
             clock: backend.clock(),
             limits: if options.portable_limits { limits.portable() } else { limits },
-            replies: options.replies.or_else(|| backend.replies()),
+            replies: Replies::new(kind, options.replies.or_else(|| backend.replies())),
             settings: options.settings,
             dispatcher: options.dispatcher,
-            meters: Meters::new(backend.kind(), &name),
+            meters: Meters::new(kind, &name),
             resolver: options.resolver,
             bytes,
             backend,
@@ -173,13 +189,13 @@ impl Core {
         Arc::new(Core { closed: Cancellation::new(), shared })
     }
 
-    /// The same mailbox, closed apart.
+    /// The same mailbox by a handle that is closed apart from this one.
     pub(crate) fn sibling(&self) -> Self {
         Core { closed: Cancellation::new(), shared: Arc::clone(&self.shared) }
     }
 
     pub(crate) fn unsupported(&self, operation: &'static str) -> Error {
-        Error::Unsupported { backend: self.backend.kind(), operation }
+        Error::Unsupported { backend: self.kind, operation }
     }
 
     #[inline]
@@ -204,7 +220,7 @@ impl Core {
 
     #[cold]
     fn failed(&self, operation: &'static str, error: &Error) {
-        let (backend, mailbox) = (self.backend.kind(), self.name.as_str());
+        let (backend, mailbox) = (self.kind, self.name.as_str());
         metrics::counter!(
             "postbox_errors_total",
             "backend" => backend, "mailbox" => mailbox.to_string(), "operation" => operation, "error" => error.kind()
@@ -214,12 +230,72 @@ impl Core {
         self.tell(|mailbox| MailboxEvent::Failed { mailbox, operation, error: error.to_string() });
     }
 
-    pub(crate) fn send(self: &Arc<Self>, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    /// Calls a verb that has one result. A backend that panics has failed.
+    #[inline]
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        verb: impl FnOnce(&dyn ByteMailbox) -> Answer<Result<T, Error>>,
+    ) -> Answer<Result<T, Error>> {
+        let kind = self.kind;
+        Answer::caught(|| verb(&*self.bytes), move || Err(Error::panicked(kind, operation)))
+    }
+
+    /// Calls a verb that has a result for each entry. If the backend panics, or returns another number of results, each entry has
+    /// failed.
+    fn call_batch<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        entries: usize,
+        verb: impl FnOnce(&dyn ByteMailbox) -> Answer<Vec<Result<T, Error>>>,
+    ) -> Answer<Vec<Result<T, Error>>> {
+        let kind = self.kind;
+        let every = move |error: Error| std::iter::repeat_with(|| Err(error.clone())).take(entries).collect();
+        let answer = Answer::caught(|| verb(&*self.bytes), move || every(Error::panicked(kind, operation)));
+        answer.map(move |results: Vec<_>| match results.len() {
+            many if many == entries => results,
+            many => {
+                every(Error::faulty(format!("{kind} returned {many} results of {operation} for {entries} entries")))
+            }
+        })
+    }
+
+    /// Returns what the backend listed, unless it is more than was asked for.
+    pub(crate) fn at_most<T>(&self, operation: &str, max: usize, found: Vec<T>) -> Result<Vec<T>, Error> {
+        let (kind, many) = (self.kind, found.len());
+        if many > max {
+            return Err(Error::faulty(format!(
+                "{kind} returned {many} messages of {operation}, and at most {max} were asked for"
+            )));
+        }
+        Ok(found)
+    }
+
+    /// Looks at the answer of a verb when it is there. Clones and moves nothing if it is there at once.
+    #[inline]
+    fn then<T: Send + 'static>(
+        self: &Arc<Self>,
+        answer: &mut Answer<T>,
+        look: impl FnOnce(&Arc<Self>, &mut T) + Send + 'static,
+    ) {
+        if let Some(value) = answer.value() {
+            return look(self, value);
+        }
+        let core = Arc::clone(self);
+        answer.later(|future| async move {
+            let mut value = future.await;
+            look(&core, &mut value);
+            value
+        });
+    }
+
+    pub(crate) fn send(self: &Arc<Self>, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         if let Err(error) = self.check_open() {
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
-        let _span = debug_span!("postbox.send", mailbox = %self.name, messages = messages.len()).entered();
-        let mut answer = self.bytes.send(messages);
+        let entries = messages.len();
+        let _span = debug_span!("postbox.send", mailbox = %self.name, messages = entries).entered();
+        let mut answer = self.call_batch("send", entries, |bytes| bytes.send(messages));
         self.then(&mut answer, |core, results| results.iter().for_each(|result| core.sent(result)));
         answer
     }
@@ -230,7 +306,7 @@ impl Core {
             return Answer::ready(Err(error));
         }
         let _span = debug_span!("postbox.send", mailbox = %self.name, messages = 1).entered();
-        let mut answer = self.bytes.send_one(message);
+        let mut answer = self.call("send", |bytes| bytes.send_one(message));
         self.then(&mut answer, |core, result| core.sent(result));
         answer
     }
@@ -247,38 +323,22 @@ impl Core {
         }
     }
 
-    /// Looks at the answer of a verb when it is there. Nothing is cloned, and nothing moved, for one that is there at once.
-    #[inline]
-    fn then<T: Send + 'static>(
-        self: &Arc<Self>,
-        answer: &mut Answer<T>,
-        look: impl FnOnce(&Arc<Self>, &T) + Send + 'static,
-    ) {
-        if let Some(value) = answer.value() {
-            return look(self, value);
-        }
-        let core = Arc::clone(self);
-        answer.later(|future| async move {
-            let value = future.await;
-            look(&core, &value);
-            value
-        });
-    }
-
-    /// Nothing when the handle is closed while it waits.
+    /// Returns nothing if the handle is closed while the receive waits.
     pub(crate) fn receive(self: &Arc<Self>, request: Receive) -> Answer<Result<Vec<Delivery>, Error>> {
         if let Err(error) = self.check_open() {
             return Answer::ready(Err(error));
         }
-        let span = debug_span!("postbox.receive", mailbox = %self.name, max = request.max);
-        let mut answer = span.in_scope(|| self.bytes.receive(request));
+        let max = request.max;
+        let span = debug_span!("postbox.receive", mailbox = %self.name, max);
+        let mut answer = span.in_scope(|| self.call("receive", |bytes| bytes.receive(request)));
         match answer.value() {
-            Some(result) => self.received(result),
+            Some(result) => self.received(max, result),
             None => {
                 let core = Arc::clone(self);
                 answer.later(|future| async move {
-                    let result = unless(core.closed.cancelled(), future).await.unwrap_or_else(|| Ok(Vec::new()));
-                    core.received(&result);
+                    let result = unless(core.closed.cancelled(), future).await;
+                    let mut result = result.unwrap_or_else(|| Ok(Vec::new()));
+                    core.received(max, &mut result);
                     result
                 });
             }
@@ -287,7 +347,12 @@ impl Core {
     }
 
     #[inline]
-    fn received(&self, result: &Result<Vec<Delivery>, Error>) {
+    fn received(&self, max: usize, result: &mut Result<Vec<Delivery>, Error>) {
+        if let Ok(deliveries) = result
+            && deliveries.len() > max
+        {
+            *result = self.at_most("receive", max, std::mem::take(deliveries));
+        }
         match result {
             Ok(deliveries) if deliveries.is_empty() => {}
             Ok(deliveries) => {
@@ -308,99 +373,89 @@ impl Core {
         }
     }
 
-    pub(crate) fn acknowledge(self: &Arc<Self>, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
-        let about = self.about(&receipts, |receipt| receipt);
-        let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = receipts.len()).entered();
-        let mut answer = self.bytes.acknowledge(receipts);
+    pub(crate) fn acknowledge(self: &Arc<Self>, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
+        let ids: Vec<_> = receipts.iter().map(|receipt| receipt.id.clone()).collect();
+        let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = ids.len()).entered();
+        let mut answer = self.call_batch("acknowledge", ids.len(), |bytes| bytes.acknowledge(receipts));
         self.then(&mut answer, move |core, results| {
-            core.finished("acknowledge", &core.meters.acknowledged, results, |at| {
-                if let Some(about) = &about {
-                    core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: about[at].clone() });
-                }
-            });
+            for (id, result) in ids.into_iter().zip(results) {
+                core.settled(Some(id), Settlement::Acknowledge, result);
+            }
         });
         answer
     }
 
     #[inline]
     pub(crate) fn acknowledge_one(self: &Arc<Self>, receipt: &Receipt) -> Answer<Result<(), Error>> {
-        let about = self.dispatcher.as_ref().map(|_| receipt.id.clone());
+        let id = self.dispatcher.as_ref().map(|_| receipt.id.clone());
         let _span = debug_span!("postbox.acknowledge", mailbox = %self.name, messages = 1).entered();
-        let mut answer = self.bytes.acknowledge_one(receipt);
-        self.then(&mut answer, move |core, result| {
-            core.finished("acknowledge", &core.meters.acknowledged, std::slice::from_ref(result), |_| {
-                if let Some(id) = &about {
-                    core.tell(|mailbox| MailboxEvent::Acknowledged { mailbox, id: id.clone() });
-                }
-            });
-        });
+        let mut answer = self.call("acknowledge", |bytes| bytes.acknowledge_one(receipt));
+        self.then(&mut answer, move |core, result| core.settled(id, Settlement::Acknowledge, result));
         answer
     }
 
     pub(crate) fn set_visibility(
         self: &Arc<Self>,
-        changes: Batch<(Receipt, Visibility)>,
-    ) -> Answer<Batch<Result<(), Error>>> {
-        let about = self.about(&changes, |(receipt, _)| receipt);
-        let what: Batch<Visibility> = changes.iter().map(|(_, visibility)| *visibility).collect();
-        let mut answer = self.bytes.set_visibility(changes);
+        changes: Vec<(Receipt, Visibility)>,
+    ) -> Answer<Vec<Result<(), Error>>> {
+        let changed: Vec<_> = changes.iter().map(|(receipt, visibility)| (receipt.id.clone(), *visibility)).collect();
+        let mut answer = self.call_batch("set_visibility", changed.len(), |bytes| bytes.set_visibility(changes));
         self.then(&mut answer, move |core, results| {
-            for (at, visibility) in what.iter().enumerate() {
-                let one = &results[at..=at];
-                let (verb, meter) = match visibility {
-                    Visibility::Return(_) => ("nack", &core.meters.returned),
-                    Visibility::Extend(_) => ("extend_visibility", &core.meters.extended),
-                    Visibility::Release => ("release", &core.meters.released),
-                };
-                core.finished(verb, meter, one, |_| {
-                    let Some(about) = &about else { return };
-                    let id = about[at].clone();
-                    core.tell(|mailbox| match *visibility {
-                        Visibility::Return(after) => MailboxEvent::Returned { mailbox, id, after },
-                        Visibility::Extend(by) => MailboxEvent::Extended { mailbox, id, by },
-                        Visibility::Release => MailboxEvent::Released { mailbox, id },
-                    });
-                });
+            for ((id, visibility), result) in changed.into_iter().zip(results) {
+                core.settled(Some(id), Settlement::Visibility(visibility), result);
             }
         });
         answer
     }
 
-    pub(crate) fn dead_letter(self: &Arc<Self>, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
-        let about: Batch<(MessageId, String)> =
-            letters.iter().map(|(receipt, reason)| (receipt.id.clone(), reason.clone())).collect();
-        let mut answer = self.bytes.dead_letter(letters);
-        self.then(&mut answer, move |core, results| {
-            core.finished("dead_letter", &core.meters.dead_lettered, results, |at| {
-                let (id, reason) = about[at].clone();
-                warn!(mailbox = %core.name, %id, reason, "moved to the dead letters");
-                core.tell(|mailbox| MailboxEvent::DeadLettered { mailbox, id, reason });
-            });
-        });
-        answer
-    }
-
-    /// The ids of what an act is about, if anybody is told of them.
-    fn about<T>(&self, entries: &Batch<T>, receipt: impl Fn(&T) -> &Receipt) -> Option<Batch<MessageId>> {
-        self.dispatcher.as_ref().map(|_| entries.iter().map(|entry| receipt(entry).id.clone()).collect())
-    }
-
+    /// Settles one delivery.
     #[inline]
-    fn finished(
-        &self,
-        operation: &'static str,
-        meter: &Counter,
-        results: &[Result<(), Error>],
-        mut done: impl FnMut(usize),
-    ) {
-        for (at, result) in results.iter().enumerate() {
-            match result {
-                Ok(()) => {
-                    meter.increment(1);
-                    done(at);
-                }
-                Err(error) => self.failed(operation, error),
+    pub(crate) fn settle(self: &Arc<Self>, receipt: Receipt, settlement: Settlement) -> Answer<Result<(), Error>> {
+        match settlement {
+            Settlement::Acknowledge => self.acknowledge_one(&receipt),
+            Settlement::Visibility(visibility) => self.set_visibility(vec![(receipt, visibility)]).map(only),
+            Settlement::DeadLetter(reason) => {
+                let (id, entry) = (receipt.id.clone(), vec![(receipt, reason.clone())]);
+                let mut answer = self.call_batch("dead_letter", 1, |bytes| bytes.dead_letter(entry)).map(only);
+                self.then(&mut answer, move |core, result| {
+                    core.settled(Some(id), Settlement::DeadLetter(reason), result);
+                });
+                answer
             }
         }
+    }
+
+    /// Fails if a lease has ended. Neither counted nor told.
+    pub(crate) fn check_lease(&self, receipt: Receipt) -> Answer<Result<(), Error>> {
+        let check = vec![(receipt, Visibility::Extend(Duration::ZERO))];
+        self.call_batch("set_visibility", 1, |bytes| bytes.set_visibility(check)).map(only)
+    }
+
+    /// Counts a settlement, and tells the dispatcher if the id is known.
+    #[inline]
+    fn settled(&self, id: Option<MessageId>, settlement: Settlement, result: &Result<(), Error>) {
+        let meters = &self.meters;
+        let (operation, meter) = match &settlement {
+            Settlement::Acknowledge => ("acknowledge", &meters.acknowledged),
+            Settlement::Visibility(Visibility::Return(_)) => ("nack", &meters.returned),
+            Settlement::Visibility(Visibility::Extend(_)) => ("extend_visibility", &meters.extended),
+            Settlement::Visibility(Visibility::Release) => ("release", &meters.released),
+            Settlement::DeadLetter(_) => ("dead_letter", &meters.dead_lettered),
+        };
+        if let Err(error) = result {
+            return self.failed(operation, error);
+        }
+        meter.increment(1);
+        let Some(id) = id else { return };
+        if let Settlement::DeadLetter(reason) = &settlement {
+            warn!(mailbox = %self.name, %id, reason, "moved to the dead letters");
+        }
+        self.tell(|mailbox| match settlement {
+            Settlement::Acknowledge => MailboxEvent::Acknowledged { mailbox, id },
+            Settlement::Visibility(Visibility::Return(after)) => MailboxEvent::Returned { mailbox, id, after },
+            Settlement::Visibility(Visibility::Extend(by)) => MailboxEvent::Extended { mailbox, id, by },
+            Settlement::Visibility(Visibility::Release) => MailboxEvent::Released { mailbox, id },
+            Settlement::DeadLetter(reason) => MailboxEvent::DeadLettered { mailbox, id, reason },
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! Identifiers: of a message, of a reply, of a delivery.
+//! Identifiers of messages, replies and deliveries.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,10 +8,10 @@ use rand::RngExt as _;
 use rand::rngs::SmallRng;
 use uuid::Uuid;
 
-/// Either a UUID, which costs no allocation, or whatever text a server or another program made.
+/// A UUID, which needs no allocation, or any other text of a server or of another program.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Repr {
-    // As words: copies of odd bytes stall the processor.
+    // As words, because bytes are copied in pieces of other sizes than they were written in, which stalls the processor.
     Uuid([u64; 2]),
     Text(Arc<str>),
 }
@@ -25,7 +25,7 @@ const fn number([high, low]: [u64; 2]) -> u128 {
 }
 
 impl Repr {
-    /// A text that is the canonical form of a UUID is that UUID, so that equal texts are equal identifiers.
+    /// Only the canonical form of a UUID is read as a UUID, so equal identifiers have equal texts.
     fn parse(text: &str) -> Self {
         match Uuid::try_parse(text) {
             Ok(uuid) if uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text => {
@@ -58,18 +58,18 @@ impl fmt::Display for Repr {
     }
 }
 
-/// A new UUID: 122 random bits, not to be guessed. Whoever knows a reply's can take it.
+/// A new UUID of 122 secure random bits. The id of a reply must not be guessed, because it allows to take the reply.
 pub(crate) fn new_uuid() -> Uuid {
     uuid::Builder::from_random_bytes(rand::rng().random::<u128>().to_ne_bytes()).into_uuid()
 }
 
 thread_local! {
-    /// Seeded once per thread by the system. Quick, and unique; not a secret.
+    /// Fast and unique, but no secret. Seeded once per thread by the system.
     static QUICK: RefCell<SmallRng> = RefCell::new(rand::make_rng());
 }
 
 impl MessageId {
-    /// A new one.
+    /// A new, unique id.
     #[inline]
     pub fn new() -> Self {
         let [high, low] = QUICK.with_borrow_mut(|random| [random.random::<u64>(), random.random()]);
@@ -85,7 +85,7 @@ macro_rules! identifier {
         pub struct $name(Repr);
 
         impl $name {
-            /// The identifier as a number, if it is a UUID.
+            /// The id as a number, if it is a UUID.
             pub fn as_u128(&self) -> Option<u128> {
                 match &self.0 {
                     Repr::Uuid(words) => Some(number(*words)),
@@ -93,7 +93,7 @@ macro_rules! identifier {
                 }
             }
 
-            /// The identifier with this number.
+            /// The UUID with this number.
             pub const fn from_u128(number: u128) -> Self {
                 $name(Repr::Uuid(words(number)))
             }
@@ -171,7 +171,7 @@ macro_rules! identifier {
 }
 
 identifier! {
-    /// Names a message, from `send` to every delivery of it. Made by the sender, unique.
+    /// The id of a message. It is made by the sender, is unique, and is the same for every delivery of the message.
     ///
     /// ```
     /// use postbox::MessageId;
@@ -183,7 +183,7 @@ identifier! {
 }
 
 identifier! {
-    /// Names a reply that is awaited. Whoever knows it can wait for the reply, in any process.
+    /// The id of a reply. Any process that knows it can wait for the reply.
     ///
     /// ```
     /// let id = postbox::ReplyId::from("0190a6e0-0000-7000-8000-000000000001");
@@ -193,7 +193,7 @@ identifier! {
 }
 
 identifier! {
-    /// Proof of one delivery of a message. Opaque, another one for each delivery.
+    /// The proof of one delivery of a message. It is opaque, and differs for each delivery.
     ///
     /// ```
     /// let handle = postbox::backend::ReceiptHandle::from("opaque");
@@ -209,7 +209,7 @@ impl Default for MessageId {
 }
 
 impl ReplyId {
-    /// A new one.
+    /// A new, unique id.
     pub fn new() -> Self {
         new_uuid().into()
     }

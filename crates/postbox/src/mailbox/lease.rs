@@ -1,4 +1,4 @@
-//! Acts on a lease: finishing, giving back, answering, keeping alive.
+//! The operations on a lease: settling, answering, keeping alive.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -8,12 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 
-use crate::backend::{Batch, ByteCount, Receipt, Visibility, only};
+use crate::backend::{ByteCount, Receipt, Visibility};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
 use crate::mailbox::dispatcher::MailboxEvent;
-use crate::mailbox::handle::Core;
+use crate::mailbox::handle::{Core, Settlement};
 use crate::mailbox::id::ReplyId;
+use crate::mailbox::message::Lease;
 use crate::mailbox::operation::{Answer, Verb, awaitable};
 use crate::mailbox::ranges::check_duration;
 use crate::reply::store::{ReplyState, ReplyValue, Resolved};
@@ -21,79 +22,52 @@ use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, unless};
 use crate::runtime::clock::Sleep;
 
-/// An act on one delivery: acknowledge, extend, release, dead-letter.
+/// Acknowledges, extends, releases or dead-letters one delivery: a method of [`Lease`](crate::Lease).
 #[derive(Debug)]
 #[must_use = "nothing happens unless it is awaited, or `blocking`"]
-pub struct Finish {
+pub struct Settle {
     core: Arc<Core>,
     receipt: Receipt,
-    act: Act,
+    settlement: Settlement,
+    expects_reply: bool,
 }
 
-#[derive(Debug)]
-enum Act {
-    Acknowledge { expects_reply: bool },
-    Extend(Duration),
-    Release,
-    DeadLetter(String),
-}
-
-impl Finish {
-    pub(crate) const fn acknowledge(core: Arc<Core>, receipt: Receipt, expects_reply: bool) -> Self {
-        Finish { core, receipt, act: Act::Acknowledge { expects_reply } }
-    }
-
-    pub(crate) const fn extend(core: Arc<Core>, receipt: Receipt, by: Duration) -> Self {
-        Finish { core, receipt, act: Act::Extend(by) }
-    }
-
-    pub(crate) const fn release(core: Arc<Core>, receipt: Receipt) -> Self {
-        Finish { core, receipt, act: Act::Release }
-    }
-
-    pub(crate) const fn dead_letter(core: Arc<Core>, receipt: Receipt, reason: String) -> Self {
-        Finish { core, receipt, act: Act::DeadLetter(reason) }
+impl Settle {
+    pub(crate) fn new<R, C>(lease: &Lease<R, C>, settlement: Settlement) -> Self {
+        let expects_reply = lease.expects_reply() && matches!(settlement, Settlement::Acknowledge);
+        Settle { core: Arc::clone(&lease.core), receipt: lease.receipt(), settlement, expects_reply }
     }
 }
 
-impl Verb for Finish {
+impl Verb for Settle {
     type Output = Result<(), Error>;
 
     #[inline]
     fn start(self) -> Answer<Self::Output> {
-        let Finish { core, receipt, act } = self;
-        match act {
-            Act::Acknowledge { expects_reply: true } => Answer::ready(Err(Error::ReplyExpected { id: receipt.id })),
-            Act::Acknowledge { expects_reply: false } => core.acknowledge_one(&receipt),
-            Act::Extend(by) => match check_duration("visibility_timeout", by, core.limits.max_visibility) {
-                Ok(()) => core.set_visibility(Batch::from_buf([(receipt, Visibility::Extend(by))])).map(only),
-                Err(error) => Answer::ready(Err(error)),
-            },
-            Act::Release => core.set_visibility(Batch::from_buf([(receipt, Visibility::Release)])).map(only),
-            Act::DeadLetter(reason) => core.dead_letter(Batch::from_buf([(receipt, reason)])).map(only),
+        let Settle { core, receipt, settlement, expects_reply } = self;
+        if expects_reply {
+            return Answer::ready(Err(Error::ReplyExpected { id: receipt.id }));
         }
+        if let Settlement::Visibility(Visibility::Extend(time) | Visibility::Return(time)) = settlement
+            && let Err(error) = check_duration("visibility_timeout", time, core.limits.max_visibility)
+        {
+            return Answer::ready(Err(error));
+        }
+        core.settle(receipt, settlement)
     }
 }
 
-awaitable!(Finish);
+awaitable!(Settle);
 
-/// Gives a message back: [`Message::nack`](crate::Message::nack).
+/// Gives a message back: [`Lease::nack`](crate::Lease::nack).
 #[derive(Debug)]
 #[must_use = "nothing happens unless it is awaited, or `blocking`"]
-pub struct Nack {
-    core: Arc<Core>,
-    receipt: Receipt,
-    after: Duration,
-}
+pub struct Nack(pub(crate) Settle);
 
 impl Nack {
-    pub(crate) const fn new(core: Arc<Core>, receipt: Receipt) -> Self {
-        Nack { core, receipt, after: Duration::ZERO }
-    }
-
-    /// How long the message stays invisible. Not at all unless it is set.
-    pub const fn visibility_timeout(mut self, timeout: Duration) -> Self {
-        self.after = timeout;
+    /// How long the message stays invisible. Default: it is visible at once.
+    pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
+        self.0.settlement = Settlement::Visibility(Visibility::Return(timeout));
         self
     }
 }
@@ -103,16 +77,13 @@ impl Verb for Nack {
 
     #[inline]
     fn start(self) -> Answer<Self::Output> {
-        if let Err(error) = check_duration("visibility_timeout", self.after, self.core.limits.max_visibility) {
-            return Answer::ready(Err(error));
-        }
-        self.core.set_visibility(Batch::from_buf([(self.receipt, Visibility::Return(self.after))])).map(only)
+        self.0.start()
     }
 }
 
 awaitable!(Nack);
 
-/// Answers a message: [`Message::reply`](crate::Message::reply).
+/// Answers a message: [`Lease::reply`](crate::Lease::reply).
 #[must_use = "nothing happens unless it is awaited, or `blocking`"]
 pub struct SendReply {
     core: Arc<Core>,
@@ -154,17 +125,15 @@ impl Verb for SendReply {
     fn start(self) -> Answer<Self::Output> {
         let SendReply { core, receipt, reply, answer, content_type } = self;
         let Some(id) = reply else { return Answer::ready(Err(Error::NoReplyChannel { id: receipt.id })) };
-        let Some(store) = core.replies.clone() else { return Answer::ready(Err(core.unsupported("keep replies"))) };
         let value = match answer {
-            Ok(body) => ReplyValue { body, content_type },
+            Ok(body) => ReplyValue::new(body, content_type),
             Err(reason) => return Answer::ready(Err(Error::encoding(reason))),
         };
-        // First that the lease lives, then the answer, then the end of the message: a crash in between leaves the
-        // message to come back, and then it is finished by finding the answer there.
-        let check = core.bytes.set_visibility(Batch::from_buf([(receipt.clone(), Visibility::Extend(Duration::ZERO))]));
-        check.map(only).then(move |lives| match lives {
+        // The lease is checked, then the answer is stored, then the message is finished. After a crash in between, the message
+        // is delivered again, and its next answer is refused because there is one: that finishes the message.
+        core.check_lease(receipt.clone()).then(move |checked| match checked {
             Err(error) => Answer::ready(Err(error)),
-            Ok(()) => store.resolve(id.clone(), value).then(move |resolved| {
+            Ok(()) => core.replies.call("resolve", |store| store.resolve(id.clone(), value)).then(move |resolved| {
                 let refused = match resolved {
                     Err(error) => return Answer::ready(Err(error)),
                     Ok(Resolved::Stored) => None,
@@ -186,7 +155,7 @@ impl Verb for SendReply {
 
 awaitable!(SendReply);
 
-/// Why an answer is not wanted.
+/// The error for an answer that the store refused.
 pub(crate) fn refusal(id: ReplyId, state: Option<ReplyState>) -> Error {
     match state {
         Some(ReplyState::Resolved) => Error::ReplyAlreadySent { id },
@@ -195,7 +164,7 @@ pub(crate) fn refusal(id: ReplyId, state: Option<ReplyState>) -> Error {
     }
 }
 
-/// Keeps a lease alive until it is dropped: [`Message::keep_alive`](crate::Message::keep_alive).
+/// Keeps a lease alive until it is dropped: [`Lease::keep_alive`](crate::Lease::keep_alive).
 #[derive(Debug)]
 #[must_use = "the lease is kept alive only until this is dropped"]
 pub struct KeepAlive {
@@ -220,8 +189,8 @@ impl KeepAlive {
         KeepAlive { stop, lost }
     }
 
-    /// Cancelled when the lease is lost: it ended behind our back, could not be extended in time, or the cap is reached.
-    /// What is being done then may be done by another consumer as well.
+    /// Cancelled when the lease is lost: it ended early, it could not be extended in time, or `cap` is over. The message may be
+    /// delivered to another consumer then.
     pub const fn lost(&self) -> &Cancellation {
         &self.lost
     }
@@ -233,11 +202,11 @@ impl Drop for KeepAlive {
     }
 }
 
-/// Extends a lease at once and then three times per timeout. Returns when the lease is lost.
+/// Extends a lease at once, and then three times per `visibility`. Returns when the lease is lost.
 async fn beat(core: Arc<Core>, receipt: Receipt, visibility: Duration, cap: Duration) {
     let clock = Arc::clone(&core.clock);
     let end = clock.now().after(cap);
-    // Unknown until the first extension, which comes at once.
+    // An estimate until the first extension, which comes at once.
     let mut lease_ends = clock.now().after(visibility);
     loop {
         let now = clock.now();
@@ -245,8 +214,8 @@ async fn beat(core: Arc<Core>, receipt: Receipt, visibility: Duration, cap: Dura
             break;
         }
         let by = visibility.min(now.until(end));
-        let answer = core.set_visibility(Batch::from_buf([(receipt.clone(), Visibility::Extend(by))])).map(only);
-        // Without an answer the lease ends all the same.
+        let answer = core.settle(receipt.clone(), Settlement::Visibility(Visibility::Extend(by)));
+        // The lease ends at its deadline, with or without an answer.
         let Some(answer) = unless(Sleep::until(Arc::clone(&clock), lease_ends), answer).await else { break };
         let next = match answer {
             Ok(()) => {
@@ -254,7 +223,7 @@ async fn beat(core: Arc<Core>, receipt: Receipt, visibility: Duration, cap: Dura
                 now.after(visibility / 3)
             }
             Err(Error::ReceiptHandleExpired { .. }) => return,
-            // It may pass before the lease ends: look again soon.
+            // The failure may pass before the lease ends.
             Err(_) => clock.now().after((visibility / 10).max(Duration::from_millis(10))),
         };
         Sleep::until(Arc::clone(&clock), next.min(lease_ends).min(end)).await;

@@ -1,4 +1,4 @@
-//! The mailbox that programs talk to.
+//! The typed handle of a mailbox, and the modules of its operations.
 
 pub(crate) mod codec;
 pub(crate) mod connection;
@@ -12,6 +12,7 @@ pub(crate) mod operation;
 pub(crate) mod ranges;
 pub(crate) mod receive;
 pub(crate) mod send;
+pub(crate) mod stored;
 pub(crate) mod trace;
 
 use std::borrow::Borrow;
@@ -19,7 +20,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::backend::{Batch, Counts, Delivery, Limits, Receipt};
+use crate::backend::{ByteMailbox, Counts, Limits};
 use crate::error::Error;
 use crate::mailbox::codec::{Decode, Encode, Json};
 use crate::mailbox::connection::Connection;
@@ -31,14 +32,15 @@ use crate::mailbox::message::Message;
 use crate::mailbox::operation::{Answer, Call};
 use crate::mailbox::receive::{MessageStream, ReceiveMessages};
 use crate::mailbox::send::{Draft, SendBatch, SendMessage, SendRequest};
+use crate::mailbox::stored::StoredMessage;
 use crate::reply::Reply;
 use crate::resolver::address::MailboxName;
 
 /// A mailbox of `T`, whose requests are answered with `R`, in the codec `C`.
 ///
-/// Every operation is a small builder that is awaited on any executor, or waits on a plain thread with `.blocking()`.
-/// Nothing happens before that. Handles are cheap to clone and to share between threads and tasks; threads
-/// that send or receive without pause do it fastest with a clone each.
+/// Every operation is a builder. Await it on any executor, or call `.blocking()` on a plain thread; nothing happens before that.
+/// Handles are cheap to clone, and shared by threads and tasks. A thread that sends or receives without pause is fastest with a
+/// clone of its own.
 ///
 /// ```
 /// use postbox::Mailbox;
@@ -77,17 +79,18 @@ impl<T, R, C> Mailbox<T, R, C> {
         Mailbox { core, types: PhantomData }
     }
 
-    /// Its name.
+    /// The name of the mailbox.
     pub fn name(&self) -> &MailboxName {
         &self.core.name
     }
 
-    /// What it allows and promises.
+    /// What the mailbox allows and promises.
     pub fn limits(&self) -> &Limits {
         &self.core.limits
     }
 
-    /// Stores a message. The body may be a borrowed form: a `Mailbox<String>` takes `&str`, a `Mailbox<Vec<u8>>` takes `&[u8]`.
+    /// Stores a message. The body may be a borrowed form of `T`: a `Mailbox<String>` takes `&str`, a `Mailbox<Vec<u8>>` takes
+    /// `&[u8]`.
     ///
     /// ```
     /// use postbox::Mailbox;
@@ -113,7 +116,8 @@ impl<T, R, C> Mailbox<T, R, C> {
     /// Stores several messages at once, in order. Each has its own result.
     ///
     /// # Errors
-    /// [`InvalidParameter`](Error::InvalidParameter) for more than the largest batch, [`Closed`](Error::Closed).
+    /// [`InvalidParameter`](Error::InvalidParameter) for more than [`max_batch`](Limits::max_batch) messages,
+    /// [`Closed`](Error::Closed).
     pub fn send_batch<'a>(&self, bodies: impl IntoIterator<Item = &'a T>) -> SendBatch
     where
         T: 'a,
@@ -122,10 +126,10 @@ impl<T, R, C> Mailbox<T, R, C> {
         SendBatch::new(Arc::clone(&self.core), bodies.into_iter().map(C::encode).collect(), C::CONTENT_TYPE)
     }
 
-    /// Stores a message that wants an answer in the reply store.
+    /// Stores a request: a message that is answered through the reply store.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send), and [`Unsupported`](Error::Unsupported) where there is no reply store.
+    /// Those of [`send`](Self::send), and [`Unsupported`](Error::Unsupported) if there is no reply store.
     pub fn send_expecting_reply<B: ?Sized>(&self, body: &B) -> SendRequest<R, C>
     where
         T: Borrow<B>,
@@ -134,10 +138,10 @@ impl<T, R, C> Mailbox<T, R, C> {
         SendRequest::new(Arc::clone(&self.core), Draft::new(C::encode(body), C::CONTENT_TYPE))
     }
 
-    /// Leases messages. One, for 30 seconds, without waiting, unless the builder says otherwise.
+    /// Leases messages. By default one message, for 30 seconds, without waiting.
     ///
-    /// A body that cannot be decoded is reported and stays leased: it is tried again, and goes to the dead letters when
-    /// its deliveries are spent. The others are returned; if there are none, the call fails.
+    /// A body that cannot be decoded is reported, and its message stays leased. It is delivered again, until it becomes a dead
+    /// letter. The call returns the other messages; it fails if there are none.
     ///
     /// # Errors
     /// [`Serialization`](Error::Serialization), [`InvalidParameter`](Error::InvalidParameter),
@@ -146,7 +150,7 @@ impl<T, R, C> Mailbox<T, R, C> {
         ReceiveMessages::new(Arc::clone(&self.core))
     }
 
-    /// Messages without end, for pipelines. It ends when the mailbox is closed.
+    /// Returns an endless stream of messages. It ends when the mailbox is closed.
     ///
     /// ```
     /// use postbox::Mailbox;
@@ -177,10 +181,11 @@ impl<T, R, C> Mailbox<T, R, C> {
         MessageStream::new(Arc::clone(&self.core))
     }
 
-    /// Finishes several messages at once. Each has its own result.
+    /// Acknowledges several messages at once. Each has its own result; a message that expects a reply is refused with
+    /// [`ReplyExpected`](Error::ReplyExpected).
     ///
     /// # Errors
-    /// [`InvalidParameter`](Error::InvalidParameter) for more than the largest batch.
+    /// [`InvalidParameter`](Error::InvalidParameter) for more than [`max_batch`](Limits::max_batch) messages.
     pub fn acknowledge_batch<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a Message<T, R, C>>,
@@ -191,25 +196,12 @@ impl<T, R, C> Mailbox<T, R, C> {
         C: 'a,
     {
         let core = Arc::clone(&self.core);
-        // What expects a reply is refused, and keeps its place in the results.
-        let (mut at, mut expecting) = (0, Vec::new());
-        let receipts = messages.into_iter().map(|message| {
-            if message.expects_reply() {
-                expecting.push(at);
+        let (mut refused, mut receipts) = (Vec::new(), Vec::new());
+        for (at, message) in messages.into_iter().enumerate() {
+            match message.expects_reply() {
+                true => refused.push((at, message.id.clone())),
+                false => receipts.push(message.receipt()),
             }
-            at += 1;
-            message.receipt()
-        });
-        let mut receipts: Vec<Receipt> = receipts.collect();
-        let mut refused: Vec<(usize, MessageId)> = Vec::new();
-        if !expecting.is_empty() {
-            let mut expecting = expecting.into_iter().peekable();
-            let mut at = 0..;
-            receipts.retain(|receipt| {
-                let Some(at) = expecting.next_if_eq(&at.next().unwrap_or(usize::MAX)) else { return true };
-                refused.push((at, receipt.id.clone()));
-                false
-            });
         }
         Call::new(move || {
             let many = receipts.len() + refused.len();
@@ -219,10 +211,8 @@ impl<T, R, C> Mailbox<T, R, C> {
             if let Err(error) = core.check_batch("batch size", many) {
                 return Answer::ready(Err(error));
             }
-            let done =
-                if receipts.is_empty() { Answer::ready(Batch::new()) } else { core.acknowledge(receipts.into()) };
-            done.map(move |done| {
-                let mut results = done.into_vec();
+            let acknowledged = if receipts.is_empty() { Answer::ready(Vec::new()) } else { core.acknowledge(receipts) };
+            acknowledged.map(move |mut results| {
                 for (at, id) in refused {
                     results.insert(at, Err(Error::ReplyExpected { id }));
                 }
@@ -231,18 +221,16 @@ impl<T, R, C> Mailbox<T, R, C> {
         })
     }
 
-    /// How many messages there are, visible and invisible, without the dead letters. Exact where
+    /// Returns the number of messages, visible and invisible, without the dead letters. It is exact where
     /// [`Limits::exact_counts`] says so.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn approximate_count(&self) -> Call<Result<u64, Error>> {
-        let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.counts().map(|counts| Ok(counts?.total())))
+        self.verb("counts", |bytes| bytes.counts().map(|counts| Ok(counts?.total())))
     }
 
-    /// Whether this is the same mailbox as another one, however their addresses were written: of the same name, in the same
-    /// place. The place is asked.
+    /// Whether two handles are of the same mailbox, however their addresses were written. Asks the backend.
     ///
     /// ```
     /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-same").blocking()?;
@@ -256,18 +244,19 @@ impl<T, R, C> Mailbox<T, R, C> {
     pub fn is_same_as<U, S, D>(&self, other: &Mailbox<U, S, D>) -> Call<Result<bool, Error>> {
         let (core, other) = (Arc::clone(&self.core), Arc::clone(&other.core));
         Call::new(move || {
-            if core.backend.kind() != other.backend.kind() {
+            if core.kind != other.kind {
                 return Answer::ready(Ok(false));
             }
-            core.bytes.identity().then(move |own| match own {
-                Ok(own) => other.bytes.identity().map(move |others| Ok(own == others?)),
+            let identity = |core: &Core| core.call("identity", |bytes| bytes.identity());
+            identity(&core).then(move |own| match own {
+                Ok(own) => identity(&other).map(move |others| Ok(own == others?)),
                 Err(error) => Answer::ready(Err(error)),
             })
         })
     }
 
-    /// The connection of this mailbox, to open other mailboxes in the same store. Mailboxes that it opens have the prefix of
-    /// this one and none of its other options.
+    /// The connection of this mailbox, to open other mailboxes in the same store. They have the prefix of this mailbox and none
+    /// of its other options.
     ///
     /// ```
     /// use postbox::Mailbox;
@@ -286,47 +275,64 @@ impl<T, R, C> Mailbox<T, R, C> {
         }
     }
 
-    /// How many messages are where.
+    /// Returns the number of messages in each state.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn counts(&self) -> Call<Result<Counts, Error>> {
-        let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.counts())
+        self.verb("counts", |bytes| bytes.counts())
     }
 
-    /// Removes all messages, leased ones too, but no dead letters. Answers how many.
+    /// Removes all messages, leased ones too, but no dead letters. Returns their number.
     ///
     /// # Errors
-    /// [`Connection`](Error::Connection), also during a cool-down.
+    /// [`Connection`](Error::Connection), also during a [`purge_cooldown`](Limits::purge_cooldown).
     pub fn purge(&self) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
         Call::new(move || {
-            core.bytes.purge().map({
-                let core = Arc::clone(&core);
-                move |purged| {
-                    if let Ok(messages) = purged {
-                        core.tell(|mailbox| MailboxEvent::Purged { mailbox, messages });
-                    }
-                    purged
+            core.call("purge", |bytes| bytes.purge()).map(move |purged| {
+                if let Ok(messages) = purged {
+                    core.tell(|mailbox| MailboxEvent::Purged { mailbox, messages });
                 }
+                purged
             })
         })
     }
 
-    /// Shows up to `max` messages that could be received now, without leasing them.
+    /// Returns at most `max` messages that could be received now, in order, without leasing them. A body that cannot be decoded
+    /// is an error in that message alone.
+    ///
+    /// ```
+    /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-peek").blocking()?;
+    /// mailbox.send(&1).blocking()?;
+    /// for message in mailbox.peek(10).blocking()? {
+    ///     println!("{} was sent at {:?}: {}", message.id, message.enqueued_at, message.body?);
+    /// }
+    /// assert_eq!(mailbox.receive().blocking()?.len(), 1);
+    /// # mailbox.purge().blocking()?;
+    /// # Ok::<(), postbox::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Unsupported`](Error::Unsupported) where the place cannot, [`Connection`](Error::Connection).
-    pub fn peek(&self, max: usize) -> Call<Result<Vec<Delivery>, Error>> {
+    /// [`Unsupported`](Error::Unsupported) where [`Limits::peek`] is false, [`Connection`](Error::Connection).
+    pub fn peek(&self, max: usize) -> Call<Result<Vec<StoredMessage<T>>, Error>>
+    where
+        T: 'static,
+        C: Decode<T>,
+    {
         let core = Arc::clone(&self.core);
-        Call::new(move || match core.limits.peek {
-            true => core.bytes.peek(max),
-            false => Answer::ready(Err(core.unsupported("show messages without leasing them"))),
+        Call::new(move || {
+            if !core.limits.peek {
+                return Answer::ready(Err(core.unsupported("show messages without leasing them")));
+            }
+            core.call("peek", |bytes| bytes.peek(max)).map(move |found| {
+                let found = core.at_most("peek", max, found?)?;
+                Ok(found.into_iter().map(StoredMessage::new::<C>).collect())
+            })
         })
     }
 
-    /// Removes a message that was sent with a delay and is not visible yet. `false` if it is too late.
+    /// Removes a message that was sent with a delay and is not visible yet. Returns `false` if it is too late.
     ///
     /// ```
     /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-cancel").blocking()?;
@@ -337,53 +343,56 @@ impl<T, R, C> Mailbox<T, R, C> {
     /// ```
     ///
     /// # Errors
-    /// [`Unsupported`](Error::Unsupported) where the place cannot, [`Connection`](Error::Connection).
+    /// [`Unsupported`](Error::Unsupported) where [`Limits::cancel`] is false, [`Connection`](Error::Connection).
     pub fn cancel(&self, id: &MessageId) -> Call<Result<bool, Error>> {
         let (core, id) = (Arc::clone(&self.core), id.clone());
         Call::new(move || match core.limits.cancel {
-            true => core.bytes.cancel(id),
+            true => core.call("cancel", |bytes| bytes.cancel(id)),
             false => Answer::ready(Err(core.unsupported("cancel a delayed message"))),
         })
     }
 
-    /// What could not be finished: to read, redrive or purge.
+    /// The dead letters of this mailbox, to list, redrive or purge.
     pub fn dead_letters(&self) -> DeadLetters<T, C> {
         DeadLetters::new(Arc::clone(&self.core))
     }
 
-    /// A reply that was asked for elsewhere: by another process, or before a restart.
+    /// A reply that was requested elsewhere: by another process, or before a restart.
     ///
     /// # Errors
-    /// Every use gives [`Unsupported`](Error::Unsupported) where there is no reply store.
+    /// Every use of the reply gives [`Unsupported`](Error::Unsupported) if there is no reply store.
     pub fn reply(&self, id: impl Into<ReplyId>) -> Reply<R, C> {
-        let store = self
-            .core
-            .replies
-            .clone()
-            .unwrap_or_else(|| Arc::new(crate::backend::null::NoReplies(self.core.backend.kind())));
-        Reply::new(store, id.into(), Arc::clone(&self.core.clock))
+        Reply::new(self.core.replies.clone(), id.into(), Arc::clone(&self.core.clock))
     }
 
-    /// Makes the mailbox exist, where that is a step of its own.
+    /// Creates the mailbox if it does not exist, on backends where that is a step of its own.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn create(&self) -> Call<Result<(), Error>> {
-        let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.create())
+        self.verb("create", |bytes| bytes.create())
     }
 
-    /// Removes the mailbox with all that is in it, dead letters too.
+    /// Removes the mailbox with all of its messages, dead letters too.
     ///
     /// # Errors
     /// [`Connection`](Error::Connection).
     pub fn delete(&self) -> Call<Result<(), Error>> {
-        let core = Arc::clone(&self.core);
-        Call::new(move || core.bytes.delete())
+        self.verb("delete", |bytes| bytes.delete())
     }
 
-    /// Ends the use of this handle and its clones: receivers that wait return with nothing, later sends and receives
-    /// fail with [`Closed`](Error::Closed). What is leased can still be finished. Other handles are not concerned.
+    /// A verb of the backend that needs no check.
+    fn verb<U: Send + 'static>(
+        &self,
+        operation: &'static str,
+        verb: fn(&dyn ByteMailbox) -> Answer<Result<U, Error>>,
+    ) -> Call<Result<U, Error>> {
+        let core = Arc::clone(&self.core);
+        Call::new(move || core.call(operation, verb))
+    }
+
+    /// Closes this handle and its clones: waiting receivers return nothing, and later sends and receives fail with
+    /// [`Closed`](Error::Closed). Leased messages can still be settled. Other handles stay open.
     pub fn close(&self) {
         self.core.closed.cancel();
     }
@@ -399,7 +408,7 @@ impl<T, R, C> Mailbox<T, R, C> {
     }
 }
 
-/// A mailbox that has its types where it is used: what a resolver finds.
+/// A mailbox without types: what a resolver returns.
 ///
 /// ```
 /// use postbox::Mailbox;
@@ -422,28 +431,28 @@ impl Clone for UntypedMailbox {
 }
 
 impl UntypedMailbox {
-    /// The mailbox, with types. Whether they fit shows when a body is decoded.
+    /// The same mailbox with types. Whether they fit shows when a body is decoded.
     pub fn typed<T, R, C>(&self) -> Mailbox<T, R, C> {
         Mailbox::from_core(Arc::clone(&self.core))
     }
 
-    /// The same mailbox by a handle of its own: closing one does not close the other.
+    /// The same mailbox by another handle: closing one does not close the other.
     #[must_use]
     pub fn sibling(&self) -> Self {
         UntypedMailbox { core: Arc::new(self.core.sibling()) }
     }
 
-    /// Its name.
+    /// The name of the mailbox.
     pub fn name(&self) -> &MailboxName {
         &self.core.name
     }
 
-    /// Whether the place that stores it can be reached.
+    /// Whether the handle is open and its store can be reached.
     pub fn is_healthy(&self) -> Call<bool> {
         let core = Arc::clone(&self.core);
         Call::new(move || match core.closed.is_cancelled() {
             true => Answer::ready(false),
-            false => core.bytes.counts().map(|counts| counts.is_ok()),
+            false => core.call("counts", |bytes| bytes.counts()).map(|counts| counts.is_ok()),
         })
     }
 }

@@ -1,14 +1,16 @@
-//! Operations: awaited on any executor, or waited for by a plain thread.
+//! Operations, which are awaited on any executor, or block a plain thread.
 
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt as _;
 use postbox_core::wait_for;
 
-/// The answer of a backend: there at once, without an allocation, or a future.
+/// The result of a backend's verb: a value, without an allocation, or a future.
 ///
 /// ```
 /// use postbox::operation::Answer;
@@ -27,18 +29,18 @@ enum State<T> {
 impl<T> Unpin for Answer<T> {}
 
 impl<T> Answer<T> {
-    /// An answer that is there.
+    /// An answer that is ready.
     #[inline]
     pub const fn ready(value: T) -> Self {
         Answer(State::Ready(Some(value)))
     }
 
-    /// An answer that comes later.
+    /// An answer that a future computes.
     pub fn from_future(future: impl Future<Output = T> + Send + 'static) -> Self {
         Answer(State::Pending(Box::pin(future)))
     }
 
-    /// Changes the answer when it is there.
+    /// Applies a function to the value when it is ready.
     #[inline]
     pub fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
     where
@@ -50,7 +52,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Goes on with another operation when the answer is there.
+    /// Starts another operation with the value when it is ready.
     pub fn then<U: Send + 'static>(self, next: impl FnOnce(T) -> Answer<U> + Send + 'static) -> Answer<U>
     where
         T: Send + 'static,
@@ -62,16 +64,32 @@ impl<T> Answer<T> {
         }
     }
 
-    /// The value, if it is there.
+    /// The answer of code that may panic, in the call or in its future. After a panic it is what `failed` returns.
     #[inline]
-    pub(crate) const fn value(&self) -> Option<&T> {
-        match &self.0 {
-            State::Ready(value) => value.as_ref(),
+    pub(crate) fn caught(call: impl FnOnce() -> Self, failed: impl FnOnce() -> T + Send + 'static) -> Self
+    where
+        T: Send + 'static,
+    {
+        match catch_unwind(AssertUnwindSafe(call)) {
+            // The value of an answer that was polled before is gone.
+            Ok(Answer(State::Ready(None))) | Err(_) => Answer::ready(failed()),
+            Ok(Answer(State::Pending(future))) => Answer::from_future(async move {
+                AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|_| failed())
+            }),
+            Ok(ready) => ready,
+        }
+    }
+
+    /// The value, if it is ready.
+    #[inline]
+    pub(crate) const fn value(&mut self) -> Option<&mut T> {
+        match &mut self.0 {
+            State::Ready(value) => value.as_mut(),
             State::Pending(_) => None,
         }
     }
 
-    /// Puts another future in the place of one that is to come.
+    /// Replaces the future, if the answer is one.
     pub(crate) fn later<F>(&mut self, next: impl FnOnce(Pin<Box<dyn Future<Output = T> + Send>>) -> F)
     where
         F: Future<Output = T> + Send + 'static,
@@ -81,7 +99,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// The answer if it is there already; otherwise the future.
+    /// The value if it is ready, otherwise the future.
     #[inline]
     pub(crate) fn split(self) -> Result<T, Pin<Box<dyn Future<Output = T> + Send>>> {
         match self.0 {
@@ -90,7 +108,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Waits on this thread. In an async task this blocks the executor's worker: await instead.
+    /// Blocks this thread until the value is ready. In an async task, which would block the executor's worker, await instead.
     #[inline]
     pub fn blocking(self) -> T {
         match self.0 {
@@ -115,7 +133,7 @@ thread_local! {
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread waits for the operation that it starts or polls, and so may as well do its work.
+/// Whether this thread blocks for the operation that it starts or polls. If so, the backend may run the operation on it.
 #[cfg(feature = "sqlite")]
 pub(crate) fn thread_waits() -> bool {
     WAITS.get()
@@ -142,12 +160,12 @@ impl<T> fmt::Debug for Answer<T> {
     }
 }
 
-/// A builder that describes an operation completely, and can start it.
+/// A builder of an operation, which can start it.
 pub trait Verb: Sized {
-    /// What comes of it.
+    /// The result of the operation.
     type Output;
 
-    /// Starts it.
+    /// Starts the operation.
     fn start(self) -> Answer<Self::Output>;
 }
 
@@ -195,7 +213,7 @@ impl<V: Verb> fmt::Debug for Operation<V> {
     }
 }
 
-/// Makes a builder awaitable, and gives it `blocking`.
+/// Implements `IntoFuture` and `blocking` for a builder.
 macro_rules! awaitable {
     ($name:ident $(<$($parameter:ident),+>)? $(where $($bounds:tt)+)?) => {
         impl $(<$($parameter),+>)? std::future::IntoFuture for $name $(<$($parameter),+>)? $(where $($bounds)+)? {
@@ -209,11 +227,11 @@ macro_rules! awaitable {
         }
 
         impl $(<$($parameter),+>)? $name $(<$($parameter),+>)? $(where $($bounds)+)? {
-            /// Does it on this thread, and sleeps while there is something to wait for. In an async task this blocks
-            /// the executor's worker: await instead.
+            /// Runs the operation and blocks this thread until it is done. In an async task, which would block the executor's
+            /// worker, await instead.
             ///
             /// # Errors
-            /// As when it is awaited.
+            /// Those of the awaited operation.
             #[inline]
             pub fn blocking(self) -> <Self as $crate::mailbox::operation::Verb>::Output {
                 $crate::mailbox::operation::on_waiting_thread(|| $crate::mailbox::operation::Verb::start(self).blocking())
@@ -223,7 +241,7 @@ macro_rules! awaitable {
 }
 pub(crate) use awaitable;
 
-/// An operation without options: awaited, or `blocking`. Nothing happens before that.
+/// An operation without options. Await it, or call `blocking`; nothing happens before that.
 #[must_use = "a call does nothing unless it is awaited"]
 pub struct Call<T>(Box<dyn FnOnce() -> Answer<T> + Send>);
 

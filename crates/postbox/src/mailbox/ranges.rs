@@ -1,5 +1,4 @@
-//! The ranges of the durations and numbers that a program or a URI sets. They are the same for all backends, and each value is
-//! checked here, once.
+//! The ranges of the durations and numbers that a program or a URI sets. They are the same for all backends.
 
 use std::time::Duration;
 
@@ -17,19 +16,19 @@ pub(crate) struct Span {
 pub(crate) const DEDUPLICATION_WINDOW: Span = Span::new("deduplication_window", Duration::ZERO, Limits::LONGEST);
 /// After how long without use a mailbox is removed.
 pub(crate) const IDLE_EXPIRY: Span = Span::new("idle_expiry", Duration::from_millis(1), Limits::LONGEST);
-/// How long a reply is awaited and kept.
+/// How long a reply store keeps a reply.
 pub(crate) const REPLY_TIMEOUT: Span = Span::new("reply_timeout", Duration::ZERO, Limits::LONGEST);
 /// How long an operation waits for the lock of a file.
 #[cfg(feature = "sqlite")]
 pub(crate) const BUSY_TIMEOUT: Span = Span::new("busy_timeout", Duration::ZERO, LONGEST_OUTAGE);
-/// How long an operation on a server is tried again.
+/// How long an operation on a server is retried.
 #[cfg(feature = "redis")]
 pub(crate) const TIMEOUT: Span = Span::new("timeout", Duration::ZERO, LONGEST_OUTAGE);
-/// How long a send waits for replicas. Zero would mean without end to Redis.
+/// How long a send waits for replicas. Redis takes zero as no limit.
 #[cfg(feature = "redis")]
 pub(crate) const REPLICA_TIMEOUT: Span = Span::new("replica_timeout", Duration::from_millis(1), LONGEST_OUTAGE);
 
-/// The longest time for which an operation can be made to wait for a lock or a server.
+/// The largest timeout for a lock or a server.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 const LONGEST_OUTAGE: Duration = Duration::from_secs(300);
 
@@ -51,7 +50,7 @@ impl Span {
     /// Reads a number of seconds in a URI.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] for what is no number, and for a duration that is out of range.
+    /// [`Error::InvalidParameter`] for a text that is no number, and for a duration that is out of range.
     pub(crate) fn parse(&self, text: &str) -> Result<Duration, Error> {
         let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         seconds.filter(|value| self.check(*value).is_ok()).ok_or_else(|| {
@@ -71,9 +70,9 @@ pub(crate) struct Count {
     most: u64,
 }
 
-/// How many messages a mailbox holds: more than fit into any place.
+/// How many messages a mailbox holds. More than fit into any store.
 pub(crate) const MAX_SIZE: Count = Count { parameter: "max_size", most: 1 << 40 };
-/// After how many deliveries a message goes to the dead letters: more than any place counts.
+/// The number of deliveries after which a message becomes a dead letter. More than any store counts.
 pub(crate) const MAX_DELIVERIES: Count = Count { parameter: "max_deliveries", most: 1_000_000 };
 
 impl Count {
@@ -88,7 +87,7 @@ impl Count {
     /// Reads a number in a URI.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] for what is no whole number, and for one that is out of range.
+    /// [`Error::InvalidParameter`] for a text that is no whole number, and for a number that is out of range.
     pub(crate) fn parse<T: TryFrom<u64>>(&self, text: &str) -> Result<T, Error> {
         let number = text.parse::<u64>().ok().filter(|value| self.check(*value).is_ok());
         number.and_then(|value| T::try_from(value).ok()).ok_or_else(|| {
@@ -105,17 +104,17 @@ pub(crate) fn check_settings(settings: &MailboxSettings) -> Result<(), Error> {
     settings.idle_expiry.map_or(Ok(()), |after| IDLE_EXPIRY.check(after))
 }
 
-/// Checks a duration whose longest value the mailbox says.
+/// Checks a duration against a limit of the mailbox.
 #[inline(always)]
 pub(crate) fn check_duration(parameter: &'static str, value: Duration, longest: Duration) -> Result<(), Error> {
-    // In nearly all calls the whole seconds decide.
+    // Nearly all calls are decided by their whole seconds.
     if value.as_secs() < longest.as_secs() {
         return Ok(());
     }
     Span::new(parameter, Duration::ZERO, longest).check(value)
 }
 
-/// A duration in an error message.
+/// A duration, for an error message.
 fn in_seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs_f64())
 }

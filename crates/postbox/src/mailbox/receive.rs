@@ -1,4 +1,4 @@
-//! Receiving: a builder that is awaited, or blocks, and a stream.
+//! Receiving: a builder, and a stream.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,22 +14,22 @@ use futures_core::Stream;
 use rand::RngExt as _;
 use tracing::warn;
 
-use crate::backend::{Batch, Delivery, Receipt, Receive, Visibility};
+use crate::backend::{Delivery, Receipt, Receive, Visibility};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType, Decode};
 use crate::mailbox::dispatcher::MailboxEvent;
-use crate::mailbox::handle::Core;
+use crate::mailbox::handle::{Core, Settlement};
 use crate::mailbox::message::Message;
-use crate::mailbox::operation::{Answer, Operation, Verb, awaitable, on_waiting_thread};
+use crate::mailbox::operation::{Answer, Verb, awaitable, on_waiting_thread};
 use crate::mailbox::ranges::check_duration;
 use crate::runtime::background;
 use crate::runtime::clock::Sleep;
 
-/// After how many deliveries a body that cannot be decoded goes to the dead letters, for a handle that was opened without
-/// `max_deliveries`: it must not circle for ever.
+/// After this number of deliveries, a message whose body cannot be decoded becomes a dead letter. For handles that were opened
+/// without `max_deliveries`.
 pub const UNDECODABLE_DELIVERIES: u32 = 5;
 
-/// What to receive: [`Mailbox::receive`](crate::Mailbox::receive).
+/// A receive: [`Mailbox::receive`](crate::Mailbox::receive).
 #[must_use = "nothing is received unless it is awaited, or `blocking`"]
 pub struct ReceiveMessages<T, R, C> {
     core: Arc<Core>,
@@ -49,19 +49,19 @@ impl<T, R, C> ReceiveMessages<T, R, C> {
         ReceiveMessages { core, request, types: PhantomData }
     }
 
-    /// The most messages. 1 unless it is set.
+    /// The most messages. Default: 1.
     pub fn max_messages(mut self, max: usize) -> Self {
         self.request.max = max;
         self
     }
 
-    /// For how long the messages are leased to the caller. 30 seconds unless it is set.
+    /// How long the messages are leased. Default: 30 seconds.
     pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
         self.request.visibility = timeout;
         self
     }
 
-    /// How long to wait if there is no message. Not at all unless it is set.
+    /// How long to wait for a first message. Default: no wait.
     pub fn wait_time(mut self, wait: Duration) -> Self {
         self.request.wait = wait;
         self
@@ -92,7 +92,7 @@ where
             Ok(Ok(deliveries)) => Answer::ready(decode_all(core, deliveries)),
             Ok(Err(error)) => Answer::ready(Err(error)),
             Err(future) => Answer::from_future(async move {
-                // Decoded once the future is done, so that no message waits in it between two polls.
+                // Decoded in the poll that ends the receive, so that no delivery is lost with a dropped future.
                 future.await.and_then(|deliveries| decode_all(core, deliveries))
             }),
         }
@@ -126,7 +126,7 @@ fn decode_all<T, R, C: Decode<T>>(
     if let Some(error) = bad.filter(|_| bodies.is_empty()) {
         return Err(error);
     }
-    // All that can fail came first: so each message is written where it stays.
+    // Nothing below can fail, so each message is constructed in place.
     let parts = deliveries.iter().zip(bodies);
     let mut messages: Vec<_> = parts.map(|(delivery, body)| Message::new(&core, delivery, body)).collect();
     for (message, delivery) in messages.iter_mut().zip(&mut deliveries) {
@@ -135,7 +135,7 @@ fn decode_all<T, R, C: Decode<T>>(
     Ok(messages)
 }
 
-/// The body of a delivery, which keeps the rest.
+/// Decodes the body of a delivery, and takes it out.
 #[inline(always)]
 fn decode_one<T, C: Decode<T>>(core: &Arc<Core>, delivery: &mut Delivery) -> Result<T, Error> {
     match decode::<T, C>(std::mem::take(&mut delivery.body), &delivery.content_type) {
@@ -144,9 +144,9 @@ fn decode_one<T, C: Decode<T>>(core: &Arc<Core>, delivery: &mut Delivery) -> Res
     }
 }
 
-/// A decoder that panics is no better than one that fails.
+/// Decodes a body. A decoder that panics has failed.
 #[inline]
-fn decode<T, C: Decode<T>>(body: Bytes, content_type: &ContentType) -> Result<T, String> {
+pub(crate) fn decode<T, C: Decode<T>>(body: Bytes, content_type: &ContentType) -> Result<T, String> {
     if !C::reads(content_type) {
         return Err(format!("it is {content_type}, and this mailbox reads {}", C::CONTENT_TYPE));
     }
@@ -155,7 +155,7 @@ fn decode<T, C: Decode<T>>(body: Bytes, content_type: &ContentType) -> Result<T,
     decoded.unwrap_or(Err(CodecError::Borrowed("the decoder panicked"))).map_err(Into::into)
 }
 
-/// It stays leased and comes back when its time is up, until its deliveries are spent.
+/// Reports a body that cannot be decoded. Its message stays leased and is delivered again, or is dead-lettered.
 #[cold]
 fn undecodable(core: &Arc<Core>, delivery: &Delivery, reason: String) -> Error {
     let (id, delivery_count) = (&delivery.id, delivery.delivery_count);
@@ -165,18 +165,18 @@ fn undecodable(core: &Arc<Core>, delivery: &Delivery, reason: String) -> Error {
     core.tell(|mailbox| MailboxEvent::Undecodable { mailbox, id: id.clone(), delivery_count, reason: reason.clone() });
     if delivery_count >= core.settings.max_deliveries.unwrap_or(UNDECODABLE_DELIVERIES) {
         let receipt = Receipt { id: id.clone(), handle: delivery.receipt_handle.clone() };
-        in_background(core.dead_letter(Batch::from_buf([(receipt, reason)])));
+        in_background(core.settle(receipt, Settlement::DeadLetter(reason)));
     }
     error
 }
 
-/// From 50 to 100 milliseconds, doubling up to half a minute, and never the same for two.
+/// The pause after a number of failures in a row: 50 to 100 ms after the first, doubling up to 30 s, with jitter.
 pub(crate) fn pause_after(failures: u32) -> Duration {
     let longest = Duration::from_millis(50).saturating_mul(1 << failures.clamp(1, 10)).min(Duration::from_secs(30));
     longest.mul_f64(rand::rng().random_range(0.5..1.0))
 }
 
-/// Lets an act go on without anybody waiting for it.
+/// Completes an operation whose result is not used.
 pub(crate) fn in_background<T: Send + 'static>(answer: Answer<T>) {
     if let Err(future) = answer.split() {
         background::spawn(async move {
@@ -185,24 +185,20 @@ pub(crate) fn in_background<T: Send + 'static>(answer: Answer<T>) {
     }
 }
 
-/// Messages without end: [`Mailbox::stream`](crate::Mailbox::stream).
+/// An endless stream of messages: [`Mailbox::stream`](crate::Mailbox::stream).
 ///
-/// It ends when the mailbox is closed, or after an error that names a wrong parameter. After any other error it goes on,
-/// and rests between failures in a row: a caller that sees one that will not pass stops polling. Messages that it had fetched and not handed out are given back when it is dropped.
+/// It ends when the mailbox is closed, or after [`InvalidParameter`](Error::InvalidParameter). After any other error it goes on,
+/// and pauses between failures in a row; a caller that sees a permanent error stops polling. Messages that were fetched and not
+/// yet returned are released when the stream is dropped.
 #[must_use = "a stream does nothing unless it is polled"]
-pub struct MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
+pub struct MessageStream<T, R, C> {
     core: Arc<Core>,
     request: Receive,
-    running: Option<Operation<ReceiveMessages<T, R, C>>>,
+    running: Option<Answer<Result<Vec<Message<T, R, C>>, Error>>>,
     fetched: VecDeque<Message<T, R, C>>,
-    /// After failures in a row it rests before it tries again.
+    /// Failures in a row, and the pause after the last one.
     failures: u32,
-    resting: Option<Sleep>,
+    pause: Option<Sleep>,
     ended: bool,
 }
 
@@ -215,30 +211,22 @@ where
     pub(crate) fn new(core: Arc<Core>) -> Self {
         let wait = Duration::from_secs(20).min(core.limits.max_wait);
         let request = Receive { max: 1, visibility: Duration::from_secs(30), wait };
-        MessageStream {
-            core,
-            request,
-            running: None,
-            fetched: VecDeque::new(),
-            failures: 0,
-            resting: None,
-            ended: false,
-        }
+        MessageStream { core, request, running: None, fetched: VecDeque::new(), failures: 0, pause: None, ended: false }
     }
 
-    /// The most messages that are fetched at once. Their leases run while they wait to be handed out. 1 unless it is set.
+    /// The most messages that are fetched at once. Their leases run while they wait in the stream. Default: 1.
     pub fn max_messages(mut self, max: usize) -> Self {
         self.request.max = max;
         self
     }
 
-    /// For how long each message is leased. 30 seconds unless it is set.
+    /// How long each message is leased. Default: 30 seconds.
     pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
         self.request.visibility = timeout;
         self
     }
 
-    /// The same as an iterator that waits on this thread.
+    /// The same stream as an iterator that blocks this thread.
     ///
     /// ```
     /// # let mailbox: postbox::Mailbox<u32> = postbox::open("memory://doc-stream-blocking").blocking()?;
@@ -259,13 +247,7 @@ where
     }
 }
 
-impl<T, R, C> Unpin for MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
-}
+impl<T, R, C> Unpin for MessageStream<T, R, C> {}
 
 impl<T, R, C> Stream for MessageStream<T, R, C>
 where
@@ -280,9 +262,9 @@ where
             if let Some(message) = self.fetched.pop_front() {
                 return Poll::Ready(Some(Ok(message)));
             }
-            if let Some(resting) = &mut self.resting {
-                std::task::ready!(Pin::new(resting).poll(context));
-                self.resting = None;
+            if let Some(pause) = &mut self.pause {
+                std::task::ready!(Pin::new(pause).poll(context));
+                self.pause = None;
             }
             if self.running.is_none() {
                 if self.ended || self.core.closed.is_cancelled() {
@@ -290,7 +272,7 @@ where
                 }
                 let receive =
                     ReceiveMessages { core: Arc::clone(&self.core), request: self.request, types: PhantomData };
-                self.running = Some(Operation::new(receive));
+                self.running = Some(receive.start());
             }
             let Some(running) = &mut self.running else { continue };
             let result = std::task::ready!(Pin::new(running).poll(context));
@@ -299,15 +281,19 @@ where
                 Ok(messages) => {
                     self.failures = 0;
                     self.fetched.extend(messages);
+                    if self.fetched.is_empty() {
+                        // A backend that does not wait must not keep this task from yielding.
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
                 }
                 Err(error) => {
-                    // Will not pass.
                     self.ended = matches!(error, Error::InvalidParameter { .. });
                     if !matches!(error, Error::Serialization { .. }) {
                         self.failures += 1;
                         let pause = pause_after(self.failures);
                         let clock = &self.core.clock;
-                        self.resting = clock.start().is_ok().then(|| Sleep::for_(Arc::clone(clock), pause));
+                        self.pause = clock.start().is_ok().then(|| Sleep::for_(Arc::clone(clock), pause));
                     }
                     return Poll::Ready(Some(Err(error)));
                 }
@@ -316,12 +302,7 @@ where
     }
 }
 
-impl<T, R, C> Drop for MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
+impl<T, R, C> Drop for MessageStream<T, R, C> {
     fn drop(&mut self) {
         if self.fetched.is_empty() {
             return;
@@ -331,12 +312,7 @@ where
     }
 }
 
-impl<T, R, C> std::fmt::Debug for MessageStream<T, R, C>
-where
-    T: Send + 'static,
-    R: 'static,
-    C: Decode<T>,
-{
+impl<T, R, C> std::fmt::Debug for MessageStream<T, R, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MessageStream").field("fetched", &self.fetched.len()).finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Sending: builders that are awaited, or block.
+//! Sending: the builders of a message, a batch and a request.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::backend::wire::{DecodeError, MAX_HEADER_BYTES, MAX_HEADERS};
-use crate::backend::{Batch, ByteCount, Headers, Outgoing, Special, wire};
+use crate::backend::{ByteCount, Headers, Outgoing, Special, wire};
 use crate::error::Error;
 use crate::mailbox::codec::{CodecError, ContentType};
 use crate::mailbox::handle::Core;
@@ -18,14 +18,14 @@ use crate::mailbox::ranges::{REPLY_TIMEOUT, check_duration};
 use crate::mailbox::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::reply::Reply;
 
-/// Attributes whose names start so belong to Postbox.
+/// The prefix of the attributes that Postbox sets.
 pub(crate) const RESERVED: &str = "postbox.";
 
-/// A message being described. Encoded at the call; errors show when it is sent.
+/// A message that is not sent yet. Its body is encoded when the builder is made; an error shows when it is sent.
 pub(crate) struct Draft {
     body: Result<Bytes, CodecError>,
     content_type: ContentType,
-    /// What few messages have; most need not carry the room for it.
+    /// Apart, because most messages have none.
     extras: Option<Box<Extras>>,
 }
 
@@ -57,7 +57,7 @@ impl Draft {
         self.extras.get_or_insert_default()
     }
 
-    /// The message, if all of it is allowed. A plain one is made where it is needed, without a call.
+    /// The message, if all of it is allowed. A plain message takes the short way, which is inlined.
     #[inline(always)]
     fn checked(self, core: &Core) -> Result<Outgoing, Error> {
         let Draft { body, content_type, extras } = self;
@@ -80,7 +80,7 @@ impl Draft {
             check_duration("delay", extras.delay, limits.max_delay)?;
         }
         if let Some(context) = TraceContext::current() {
-            // What a handler sends belongs to the trace of its message.
+            // A message that a handler sends belongs to the trace of the message that it handles.
             let attributes = &mut self.extras().headers.attributes;
             if !attributes.contains_key(TRACEPARENT) {
                 attributes.insert(TRACEPARENT.into(), context.child().to_string());
@@ -134,13 +134,13 @@ fn check_special(core: &Core, special: &Special) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every backend has the same bound, since a reader refuses what is beyond it.
+/// Checks the headers against the limits of the wire format, which readers of every backend enforce.
 fn check_headers(content_type: &ContentType, headers: Option<&Headers>) -> Result<(), Error> {
     let limit = || format!("up to {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes in all, those of Postbox included");
     wire::check_headers(content_type, headers, 0).map_err(|error| match error {
         DecodeError::TooManyHeaders(many) => Error::invalid("headers", format!("{many} headers"), limit()),
         DecodeError::HeadersTooLarge(size) => Error::invalid("headers", format!("{size} bytes"), limit()),
-        DecodeError::UnknownVersion(_) => unreachable!("it is written in this version"),
+        other @ DecodeError::UnknownVersion(_) => Error::encoding(other),
     })
 }
 
@@ -156,38 +156,45 @@ fn check_attribute(name: &str, value: &str) -> Result<(), Error> {
     }
 }
 
-/// The options that every send has.
+/// The options of every send.
 macro_rules! options {
     () => {
-        /// Keeps the message invisible for so long.
+        /// Keeps the message invisible for this time.
         pub fn delay(mut self, delay: Duration) -> Self {
             self.draft.extras().delay = delay;
             self
         }
 
-        /// Where an answer should go: a name, or a URI. Whoever handles the message resolves it.
+        /// The address for an answer: a name, or a URI. The handler of the message resolves it.
         pub fn reply_to(mut self, address: impl Into<String>) -> Self {
             self.draft.extras().headers.reply_to = Some(address.into());
             self
         }
 
-        /// Writes an attribute on the message. Names that start with `postbox.` are reserved. A message has at most
-        /// [`MAX_HEADERS`](crate::backend::wire::MAX_HEADERS) headers, of at most
+        /// Sets an attribute. Names that start with `postbox.` are reserved. A message has at most
+        /// [`MAX_HEADERS`](crate::backend::wire::MAX_HEADERS) headers of at most
         /// [`MAX_HEADER_BYTES`](crate::backend::wire::MAX_HEADER_BYTES) in all, those of Postbox included.
         pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self.draft.extras().headers.attributes.insert(name.into(), value.into());
             self
         }
 
-        /// Drops the message after so long, unless it is being delivered then.
-        pub fn expires_in(mut self, after: Duration) -> Self {
-            self.draft.extras().special.expires_in = Some(after);
-            self
-        }
-
-        /// Delivers the messages of one group in order, one at a time.
+        /// Puts the message into a group. The messages of a group are delivered in order, one at a time.
         pub fn group(mut self, group: impl Into<String>) -> Self {
             self.draft.extras().special.group = Some(group.into());
+            self
+        }
+    };
+}
+
+/// The options of one message, which a batch does not have.
+macro_rules! options_of_one {
+    () => {
+        options!();
+
+        /// Removes the message after this time, unless it is being delivered then.
+        pub fn expires_in(mut self, after: Duration) -> Self {
+            self.draft.extras().special.expires_in = Some(after);
             self
         }
 
@@ -197,24 +204,24 @@ macro_rules! options {
             self
         }
 
-        /// Uses this id, a UUID, instead of a new one. It names one message among those that the mailbox holds, dead letters
-        /// included: a second send of the id with the same body is the same send and stores nothing, so a send can be
-        /// retried. With another body it is [`InvalidParameter`](Error::InvalidParameter). Once the message is finished, the
-        /// id is free again; a [deduplication id](Self::deduplication_id) is remembered for longer. Where
-        /// [`Limits::own_ids`](crate::backend::Limits::own_ids) is false, both are stored.
+        /// Uses this id, preferably a UUID, instead of a new one, so that the send can be retried.
+        ///
+        /// The id names one message among those that the mailbox holds, dead letters included. A second send of the id with
+        /// the same body stores nothing; with another body it is [`InvalidParameter`](Error::InvalidParameter). When the
+        /// message is finished, the id is free again. A [deduplication id](Self::deduplication_id) is remembered for longer.
+        /// Where [`Limits::own_ids`](crate::Limits::own_ids) is false, both messages are stored.
         pub fn id(mut self, id: impl Into<MessageId>) -> Self {
             self.draft.extras().id = Some(id.into());
             self
         }
 
-        /// Keeps the moment at which the message was first sent, for a message that is moved from another mailbox.
+        /// Sets the time at which the message was first sent, for a message that is moved from another mailbox.
         pub fn enqueued_at(mut self, time: SystemTime) -> Self {
             self.draft.extras().headers.enqueued_at = Some(time);
             self
         }
 
-        /// Marks the body as of this content type, for a body that was encoded elsewhere. It is that of the mailbox's codec
-        /// unless it is set.
+        /// Sets the content type, for a body that was encoded elsewhere. Default: that of the mailbox's codec.
         pub fn content_type(mut self, content_type: ContentType) -> Self {
             self.draft.content_type = content_type;
             self
@@ -240,13 +247,13 @@ impl SendMessage {
         SendMessage { core, draft }
     }
 
-    options!();
+    options_of_one!();
 }
 
 #[cfg(feature = "sqlite")]
 impl SendMessage {
-    /// Sends within a transaction of the caller's own, on the same SQLite file: the message is there if and when the
-    /// transaction is committed, together with everything else in it.
+    /// Sends within a transaction of the caller, on the same SQLite file. The message is stored if and when the transaction
+    /// commits, together with everything else in it.
     ///
     /// ```
     /// use postbox::sqlite::rusqlite::Connection;
@@ -277,7 +284,7 @@ impl SendMessage {
     /// transaction is still open, and should be rolled back.
     pub fn within(self, transaction: &rusqlite::Connection) -> Result<MessageId, Error> {
         let SendMessage { core, draft } = self;
-        if core.backend.kind() != "sqlite" {
+        if core.kind != "sqlite" {
             return Err(core.unsupported("send within a transaction of SQLite"));
         }
         core.check_open()?;
@@ -305,7 +312,7 @@ awaitable!(SendMessage);
 pub struct SendBatch {
     core: Arc<Core>,
     bodies: Vec<Result<Bytes, CodecError>>,
-    content_type: ContentType,
+    /// The options of all messages, with an empty body.
     draft: Draft,
 }
 
@@ -325,33 +332,10 @@ impl fmt::Debug for SendBatch {
 
 impl SendBatch {
     pub(crate) fn new(core: Arc<Core>, bodies: Vec<Result<Bytes, CodecError>>, content_type: ContentType) -> Self {
-        let draft = Draft::new(Ok(Bytes::new()), content_type.clone());
-        SendBatch { core, bodies, content_type, draft }
+        SendBatch { core, bodies, draft: Draft::new(Ok(Bytes::new()), content_type) }
     }
 
-    /// Keeps the messages invisible for so long.
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.draft.extras().delay = delay;
-        self
-    }
-
-    /// Where answers should go: a name, or a URI.
-    pub fn reply_to(mut self, address: impl Into<String>) -> Self {
-        self.draft.extras().headers.reply_to = Some(address.into());
-        self
-    }
-
-    /// Writes an attribute on each message. Names that start with `postbox.` are reserved.
-    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.draft.extras().headers.attributes.insert(name.into(), value.into());
-        self
-    }
-
-    /// Delivers the messages in order, one at a time, with the others of this group.
-    pub fn group(mut self, group: impl Into<String>) -> Self {
-        self.draft.extras().special.group = Some(group.into());
-        self
-    }
+    options!();
 }
 
 impl Verb for SendBatch {
@@ -366,30 +350,22 @@ impl Verb for SendBatch {
         {
             return Answer::ready(Err(error));
         }
-        // What cannot be sent keeps its place in the results.
-        let mut results: Vec<Option<Error>> = Vec::with_capacity(self.bodies.len());
-        let mut messages = Batch::new();
-        for body in self.bodies {
-            let mut draft = Draft::new(body, self.content_type.clone());
-            draft.extras = self.draft.extras.clone();
+        // The errors of the messages that cannot be sent, with their places among the results.
+        let (mut refused, mut messages) = (Vec::new(), Vec::new());
+        for (at, body) in self.bodies.into_iter().enumerate() {
+            let draft =
+                Draft { body, content_type: self.draft.content_type.clone(), extras: self.draft.extras.clone() };
             match draft.checked(&self.core) {
-                Ok(message) => {
-                    messages.push(message);
-                    results.push(None);
-                }
-                Err(error) => results.push(Some(error)),
+                Ok(message) => messages.push(message),
+                Err(error) => refused.push((at, error)),
             }
         }
-        if messages.is_empty() {
-            return Answer::ready(Ok(results.into_iter().flatten().map(Err).collect()));
-        }
-        self.core.send(messages).map(|sent| {
-            let mut sent = sent.into_iter();
-            let merged = results.into_iter().map(|refused| match refused {
-                Some(error) => Err(error),
-                None => sent.next().expect("a verb answers each entry"),
-            });
-            Ok(merged.collect())
+        let sent = if messages.is_empty() { Answer::ready(Vec::new()) } else { self.core.send(messages) };
+        sent.map(|mut results| {
+            for (at, error) in refused {
+                results.insert(at, Err(error));
+            }
+            Ok(results)
         })
     }
 }
@@ -412,34 +388,31 @@ impl<R, C> fmt::Debug for SendRequest<R, C> {
 }
 
 impl<R, C> SendRequest<R, C> {
-    /// How long a reply is awaited and kept, unless the request says otherwise.
+    /// The default of [`reply_timeout`](Self::reply_timeout).
     pub const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
     pub(crate) const fn new(core: Arc<Core>, draft: Draft) -> Self {
         SendRequest { core, draft, reply_timeout: Self::REPLY_TIMEOUT, types: PhantomData }
     }
 
-    /// How long the reply is awaited and kept. 300 seconds unless it is set.
+    /// How long the reply store keeps the reply. Default: 300 seconds.
     pub fn reply_timeout(mut self, timeout: Duration) -> Self {
         self.reply_timeout = timeout;
         self
     }
 
-    options!();
+    options_of_one!();
 }
 
 impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
     type Output = Result<Reply<R, C>, Error>;
 
     fn start(mut self) -> Answer<Self::Output> {
-        let Some(store) = self.core.replies.clone() else {
-            return Answer::ready(Err(self.core.unsupported("keep replies: open with ?replies=… or .replies(store)")));
-        };
         if let Err(error) = REPLY_TIMEOUT.check(self.reply_timeout) {
             return Answer::ready(Err(error));
         }
         let core = self.core;
-        // A request that is sent again with the same id of the caller's own awaits the same reply.
+        // A request that is repeated with the same own id has the same reply.
         let own_id = self.draft.extras().id.clone();
         let is_repeatable = own_id.is_some();
         let id = own_id.map_or_else(ReplyId::new, |own_id| format!("{}/{own_id}", core.name).into());
@@ -449,19 +422,23 @@ impl<R: 'static, C: 'static> Verb for SendRequest<R, C> {
             Err(error) => return Answer::ready(Err(error)),
         };
         let sent_as = message.id.clone();
-        let reply = Reply::new(Arc::clone(&store), id.clone(), Arc::clone(&core.clock));
-        store.create(id.clone(), self.reply_timeout).then(move |created| match created {
+        let reply = Reply::new(core.replies.clone(), id.clone(), Arc::clone(&core.clock));
+        let created = core.replies.call("create", |store| store.create(id.clone(), self.reply_timeout));
+        created.then(move |created| match created {
             Err(error) => Answer::ready(Err(error)),
             Ok(false) if !is_repeatable => Answer::ready(Err(Error::ReplyAlreadySent { id })),
             Ok(is_new) => core.send_one(message).then(move |sent| {
                 let error = match sent {
                     Ok(stored) if stored == sent_as => return Answer::ready(Ok(reply)),
-                    // The first one has another reply.
+                    // The request that was sent first has another reply.
                     Ok(first) => Error::DuplicateRequest { id: first },
                     Err(error) => error,
                 };
-                // No message will ever answer this entry, unless the entry is of an earlier send.
-                if is_new { store.delete(id).map(|_| Err(error)) } else { Answer::ready(Err(error)) }
+                // An entry of an earlier send may still be answered. A new entry never will be.
+                if !is_new {
+                    return Answer::ready(Err(error));
+                }
+                core.replies.call("delete", |store| store.delete(id)).map(|_| Err(error))
             }),
         })
     }

@@ -1,4 +1,4 @@
-//! W3C trace context, carried from the sender of a message to its handler.
+//! W3C trace context, sent with messages.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,16 +11,15 @@ use std::task::{Context, Poll};
 
 use rand::RngExt as _;
 
-/// The attribute in which the context travels.
+/// The attribute with the trace context.
 pub const TRACEPARENT: &str = "traceparent";
-/// The attribute in which vendors' state travels with it.
+/// The attribute with the state that tracing vendors add to the context.
 pub const TRACESTATE: &str = "tracestate";
 
-/// Which trace a piece of work belongs to, and which part of it this is.
+/// The trace that an operation belongs to, and the span of the operation in it.
 ///
-/// While a handler runs, the context of its message is [current](Self::current): what the handler sends belongs to the
-/// same trace by itself. A program with a tracing system of its own sets the attribute by hand:
-/// `send(&body).trace_context(context)`.
+/// While a handler runs, the context of its message is [current](Self::current), and the messages that the handler sends belong
+/// to the same trace. Other programs set the context with `send(&body).trace_context(context)`.
 ///
 /// ```
 /// use postbox::trace::TraceContext;
@@ -37,7 +36,7 @@ pub struct TraceContext {
     sampled: bool,
 }
 
-/// A context, and what vendors wrote beside it.
+/// A context, with the state of vendors.
 #[derive(Clone, Debug)]
 struct Current {
     context: TraceContext,
@@ -55,18 +54,18 @@ impl TraceContext {
         TraceContext { trace_id: random.random::<u128>().max(1), span_id: random.random::<u64>().max(1), sampled: true }
     }
 
-    /// Another part of the same trace.
+    /// A new span of the same trace.
     #[must_use]
     pub fn child(&self) -> Self {
         TraceContext { span_id: rand::rng().random::<u64>().max(1), ..*self }
     }
 
-    /// The trace.
+    /// The id of the trace.
     pub const fn trace_id(&self) -> u128 {
         self.trace_id
     }
 
-    /// The part of it.
+    /// The id of the span.
     pub const fn span_id(&self) -> u64 {
         self.span_id
     }
@@ -76,7 +75,7 @@ impl TraceContext {
         self.sampled
     }
 
-    /// The context of the work that this thread is doing now.
+    /// The context of the future that this thread polls, if it has one.
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(|current| current.as_ref().map(|current| current.context))
     }
@@ -87,12 +86,12 @@ impl TraceContext {
         CURRENT.with_borrow(Option::is_some)
     }
 
-    /// What vendors wrote beside the current context.
+    /// The state of vendors in the current context.
     pub(crate) fn current_state() -> Option<String> {
         CURRENT.with_borrow(|current| current.as_ref()?.state.as_deref().map(Into::into))
     }
 
-    /// Makes this the current context while `future` runs, on whatever thread that is.
+    /// Makes this the current context while `future` runs, on any thread.
     pub fn scope<F: Future>(self, future: F) -> InTrace<F> {
         InTrace { current: Some(Current { context: self, state: None }), future: Box::pin(future) }
     }
@@ -110,7 +109,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// The text is not a `traceparent`.
+/// The error for a text that is not a `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a W3C traceparent")]
 pub struct NotATraceContext;
@@ -130,7 +129,7 @@ impl FromStr for TraceContext {
         let mut next = || parts.next().ok_or(NotATraceContext);
         let version = hex(next()?, 2)?;
         let (trace_id, span_id, flags) = (hex(next()?, 32)?, hex(next()?, 16)?, hex(next()?, 2)?);
-        // Version 0 has just these four parts; a later one may have more.
+        // Version 0 has exactly these four parts. Later versions may have more.
         if version == 0xff || trace_id == 0 || span_id == 0 || (version == 0 && parts.next().is_some()) {
             return Err(NotATraceContext);
         }
@@ -138,7 +137,7 @@ impl FromStr for TraceContext {
     }
 }
 
-/// A future within a trace.
+/// A future with a current [`TraceContext`]: [`TraceContext::scope`].
 #[derive(Debug)]
 pub struct InTrace<F> {
     current: Option<Current>,
@@ -146,7 +145,7 @@ pub struct InTrace<F> {
 }
 
 impl<F: Future> InTrace<F> {
-    /// Within the trace that a message's attributes name, or within none.
+    /// A future in the trace of a message with these attributes, or in none.
     pub(crate) fn of(attributes: &BTreeMap<String, String>, future: F) -> Self {
         let context = attributes.get(TRACEPARENT).and_then(|text| text.parse::<TraceContext>().ok());
         let current = context.map(|context| Current {

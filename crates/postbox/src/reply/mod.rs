@@ -1,13 +1,39 @@
-//! The two ends of a reply: the requester waits for it, the handler of the request writes it.
+//! Requests and replies.
+//!
+//! A request is a message that expects a reply: [`send_expecting_reply`](crate::Mailbox::send_expecting_reply). The requester
+//! waits for a [`Reply`]; the handler answers with [`Lease::reply`](crate::Lease::reply), or through a [`ReplyChannel`]. In
+//! between, the answer is in a [`ReplyStore`], where each reply has an entry with a state and a time to live.
+//!
+//! ```
+//! use postbox::reply::ReplyState;
+//! use postbox::{Mailbox, Reply};
+//!
+//! let requests: Mailbox<u32, u32> = postbox::open("memory://doc-replies").blocking()?;
+//! let reply = requests.send_expecting_reply(&20).blocking()?;
+//! let state = || Ok::<_, postbox::Error>(reply.entry().blocking()?.map(|entry| entry.state));
+//! assert_eq!(state()?, Some(ReplyState::Pending));
+//!
+//! requests.receive().blocking()?[0].reply(&21).blocking()?;
+//! assert_eq!(state()?, Some(ReplyState::Resolved));
+//!
+//! // Another process would wait for the same reply by its id.
+//! let same: Reply<u32> = requests.reply(reply.id());
+//! assert_eq!(same.wait().blocking()?, 21);
+//! # Ok::<(), postbox::Error>(())
+//! ```
+//!
+//! A backend brings its own store. `open(uri).replies(store)` sets another one, for example a [`MemoryReplyStore`].
+//! `docs/requests-and-replies.md` is the guide.
 
 pub(crate) mod store;
 
+pub(crate) use self::store::Replies;
 pub use self::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, SCAN_LIMIT};
 pub use crate::backends::memory::MemoryReplyStore;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::backend::Limits;
@@ -17,14 +43,14 @@ use crate::mailbox::id::ReplyId;
 use crate::mailbox::lease::refusal;
 use crate::mailbox::operation::{Answer, Call, Verb, awaitable};
 use crate::mailbox::ranges::check_duration;
-use crate::runtime::background;
-use crate::runtime::cancellation::{Cancellation, yield_now};
+use crate::runtime::cancellation::yield_now;
 use crate::runtime::clock::{Clock, Moment};
+use crate::runtime::{background, oneshot};
 
-/// An answer that is awaited.
+/// The answer to a request, for the requester: [`Mailbox::send_expecting_reply`](crate::Mailbox::send_expecting_reply).
 ///
-/// It lives in the reply store, not in this handle: another process can wait for it by its id, until its time to live
-/// has passed. The first who takes it has it; the handle that took it keeps it. Dropping a handle cancels nothing.
+/// The reply is in the reply store, not in this handle. Another process can wait for it by its id, until its time to live is
+/// over. The first handle that takes the answer has it, and keeps it for its clones. Dropping a handle cancels nothing.
 ///
 /// ```
 /// use postbox::{Mailbox, Reply};
@@ -44,7 +70,7 @@ use crate::runtime::clock::{Clock, Moment};
 /// # }).unwrap();
 /// ```
 pub struct Reply<R, C = Json> {
-    store: Arc<dyn ReplyStore>,
+    replies: Replies,
     id: ReplyId,
     clock: Arc<dyn Clock>,
     kept: Arc<Kept>,
@@ -54,22 +80,13 @@ pub struct Reply<R, C = Json> {
 /// What a handle and its clones share.
 #[derive(Default)]
 struct Kept {
-    /// What was consumed.
+    /// The answer that was taken.
     value: OnceLock<ReplyValue>,
-    /// How many are consuming at this moment: what one of them has taken is not over for the others.
+    /// The number of clones that are taking the answer at this moment.
     taking: AtomicUsize,
 }
 
-/// Raises a flag when it is dropped.
-struct CancelOnDrop(Cancellation);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
-/// One who consumes, however that ends.
+/// One attempt to take the answer. It is counted until it is dropped.
 struct Taking(Arc<Kept>);
 
 impl Taking {
@@ -78,12 +95,11 @@ impl Taking {
         Taking(Arc::clone(kept))
     }
 
-    /// Keeps what was taken before anybody can ask for it in vain.
+    /// Keeps the answer, and says whether another clone is taking it too, and so may have it.
     fn settle(self, consumed: &Result<Option<ReplyEntry>, Error>) -> bool {
         if let Ok(Some(ReplyEntry { state: ReplyState::Resolved, value: Some(value), .. })) = consumed {
             let _ = self.0.value.set(value.clone());
         }
-        // Whether another one is at it, who may have taken it.
         self.0.taking.load(Ordering::SeqCst) > 1
     }
 }
@@ -97,7 +113,7 @@ impl Drop for Taking {
 impl<R, C> Clone for Reply<R, C> {
     fn clone(&self) -> Self {
         Reply {
-            store: Arc::clone(&self.store),
+            replies: self.replies.clone(),
             id: self.id.clone(),
             clock: Arc::clone(&self.clock),
             kept: Arc::clone(&self.kept),
@@ -116,11 +132,11 @@ impl<R, C> fmt::Debug for Reply<R, C> {
 }
 
 impl<R, C> Reply<R, C> {
-    pub(crate) fn new(store: Arc<dyn ReplyStore>, id: ReplyId, clock: Arc<dyn Clock>) -> Self {
-        Reply { store, id, clock, kept: Arc::default(), types: PhantomData }
+    pub(crate) fn new(replies: Replies, id: ReplyId, clock: Arc<dyn Clock>) -> Self {
+        Reply { replies, id, clock, kept: Arc::default(), types: PhantomData }
     }
 
-    /// Names the reply, in this process and in others.
+    /// The id of the reply, for use in this process or in others.
     pub const fn id(&self) -> &ReplyId {
         &self.id
     }
@@ -134,7 +150,7 @@ impl<R, C> Reply<R, C> {
         WaitForReply { reply: self.clone(), timeout: None }
     }
 
-    /// Takes the answer if it is there.
+    /// Takes the answer if it has come.
     ///
     /// # Errors
     /// [`ReplyExpired`](Error::ReplyExpired) and [`ReplyCancelled`](Error::ReplyCancelled): it is over.
@@ -147,10 +163,10 @@ impl<R, C> Reply<R, C> {
         Call::new(move || reply.take())
     }
 
-    /// Whether the answer is there. Takes nothing.
+    /// Whether the answer has come. Does not take it.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn is_ready(&self) -> Call<Result<bool, Error>>
     where
         R: 'static,
@@ -162,7 +178,7 @@ impl<R, C> Reply<R, C> {
     /// Whether the reply was cancelled.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn is_cancelled(&self) -> Call<Result<bool, Error>>
     where
         R: 'static,
@@ -181,26 +197,27 @@ impl<R, C> Reply<R, C> {
             if reply.kept.value.get().is_some() {
                 return Answer::ready(Ok(state == ReplyState::Resolved));
             }
-            reply.store.get(reply.id).map(move |entry| Ok(entry?.is_some_and(|entry| entry.state == state)))
+            let entry = reply.replies.call("get", |store| store.get(reply.id));
+            entry.map(move |entry| Ok(entry?.is_some_and(|entry| entry.state == state)))
         })
     }
 
-    /// Tells the handler of the request that the answer is not wanted any more. `false` if it was answered, cancelled or over.
+    /// Cancels the reply: an answer is refused from now on. Returns `false` if the reply was answered, cancelled or expired.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn cancel(&self) -> Call<Result<bool, Error>> {
-        let (store, id) = (Arc::clone(&self.store), self.id.clone());
-        Call::new(move || store.cancel(id))
+        let (replies, id) = (self.replies.clone(), self.id.clone());
+        Call::new(move || replies.call("cancel", |store| store.cancel(id)))
     }
 
-    /// The entry as the store has it. `None` if it was consumed, deleted or cleaned up.
+    /// Returns the entry in the reply store. `None` if it was consumed, deleted or cleaned up.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn entry(&self) -> Call<Result<Option<ReplyEntry>, Error>> {
-        let (store, id) = (Arc::clone(&self.store), self.id.clone());
-        Call::new(move || store.get(id))
+        let (replies, id) = (self.replies.clone(), self.id.clone());
+        Call::new(move || replies.call("get", |store| store.get(id)))
     }
 }
 
@@ -216,55 +233,50 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
         C::decode(&value.body).map_err(|reason| failed(reason.into()))
     }
 
-    /// Takes what is there. `None` while it is pending.
+    /// Takes the answer. `None` while the reply is pending.
     fn take(self) -> Answer<Result<Option<R>, Error>> {
         if let Some(value) = self.kept.value.get() {
             return Answer::ready(self.decode(value).map(Some));
         }
         let taking = Taking::begin(&self.kept);
-        match self.store.consume(self.id.clone()).split() {
+        match self.replies.call("consume", |store| store.consume(self.id.clone())).split() {
             Ok(consumed) => {
                 let others = taking.settle(&consumed);
-                Answer::ready(self.taken(consumed, others))
+                Answer::ready(consumed.and_then(|entry| self.taken(entry, others)))
             }
-            // In the background: once the store has given it away, it is kept, also if nobody waits for it any more.
+            // Completed in the background: the store removes the answer, so a dropped future must not lose it.
             Err(future) => {
                 if let Err(error) = background::start() {
                     return Answer::ready(Err(error));
                 }
-                let slot = Arc::new(Mutex::new(None));
-                let (done, outcome) = (Cancellation::new(), Arc::clone(&slot));
-                let finished = CancelOnDrop(done.clone());
+                let (sender, receiver) = oneshot::channel(None);
                 background::spawn(async move {
-                    // However it ends, a panic included.
-                    let _finished = finished;
                     let consumed = future.await;
                     let others = taking.settle(&consumed);
-                    *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((consumed, others));
+                    sender.send(consumed.map(|entry| (entry, others)));
                 });
                 Answer::from_future(async move {
-                    done.cancelled().await;
-                    let outcome = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    let (consumed, others) =
-                        outcome.ok_or_else(|| Error::connection("the store of replies panicked"))?;
-                    self.taken(consumed, others)
+                    let (entry, others) = receiver.await?;
+                    self.taken(entry, others)
                 })
             }
         }
     }
 
-    fn taken(&self, consumed: Result<Option<ReplyEntry>, Error>, others: bool) -> Result<Option<R>, Error> {
-        let entry = consumed?;
+    fn taken(&self, entry: Option<ReplyEntry>, others: bool) -> Result<Option<R>, Error> {
         match (self.kept.value.get(), entry.map(|entry| entry.state)) {
             (Some(value), _) => self.decode(value).map(Some),
             (None, Some(ReplyState::Pending)) => Ok(None),
-            // A clone has taken it and is about to keep it.
+            (None, Some(ReplyState::Resolved)) => {
+                Err(Error::faulty(format!("the reply store returned reply {} without its answer", self.id)))
+            }
+            // A clone has taken the answer and is about to keep it.
             (None, _) if others => Ok(None),
             (None, state) => Err(refusal(self.id.clone(), state)),
         }
     }
 
-    /// Waits until it is settled, then takes it. One deadline for the whole.
+    /// Waits until the reply is settled, then takes the answer. One deadline holds for all steps.
     fn wait_until(self, deadline: Option<Moment>) -> Answer<Result<R, Error>>
     where
         R: Send,
@@ -275,16 +287,16 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
             Ok(None) => Answer::from_future(async move {
                 loop {
                     let left = deadline.map_or(Limits::LONGEST, |deadline| self.clock.now().until(deadline));
-                    let settled = self.store.settled(self.id.clone(), left).await?;
+                    let settled = self.replies.call("settled", |store| store.settled(self.id.clone(), left)).await?;
                     if let Some(answer) = self.clone().take().await? {
                         return Ok(answer);
                     }
-                    // Settled and not taken: a clone is at it.
+                    if deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
+                        return Err(Error::ReplyTimeout { id: self.id });
+                    }
+                    // A clone is taking the settled reply.
                     if settled {
                         yield_now().await;
-                    }
-                    if !settled && deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
-                        return Err(Error::ReplyTimeout { id: self.id });
                     }
                 }
             }),
@@ -292,7 +304,7 @@ impl<R: 'static, C: Decode<R>> Reply<R, C> {
     }
 }
 
-/// Waiting for an answer: [`Reply::wait`].
+/// A wait for an answer: [`Reply::wait`].
 #[must_use = "nothing is awaited unless this is, or `blocking`"]
 pub struct WaitForReply<R, C> {
     reply: Reply<R, C>,
@@ -306,7 +318,7 @@ impl<R, C> fmt::Debug for WaitForReply<R, C> {
 }
 
 impl<R, C> WaitForReply<R, C> {
-    /// How long to wait. Until the reply's time to live has passed unless it is set.
+    /// How long to wait. Default: until the time to live of the reply is over.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -329,7 +341,7 @@ impl<R: Send + 'static, C: Decode<R>> Verb for WaitForReply<R, C> {
 
 awaitable!(WaitForReply<R, C> where R: Send + 'static, C: Decode<R>);
 
-/// Where the answer to one request is written, once: [`Message::reply_channel`](crate::Message::reply_channel).
+/// The answer to a request, for its handler: [`Lease::reply_channel`](crate::Lease::reply_channel). It is sent once.
 ///
 /// ```
 /// use postbox::{Error, Mailbox};
@@ -349,7 +361,7 @@ awaitable!(WaitForReply<R, C> where R: Send + 'static, C: Decode<R>);
 /// # }).unwrap();
 /// ```
 pub struct ReplyChannel<R, C = Json> {
-    store: Arc<dyn ReplyStore>,
+    replies: Replies,
     id: ReplyId,
     types: PhantomData<fn() -> (R, C)>,
 }
@@ -361,43 +373,47 @@ impl<R, C> fmt::Debug for ReplyChannel<R, C> {
 }
 
 impl<R, C> ReplyChannel<R, C> {
-    pub(crate) const fn new(store: Arc<dyn ReplyStore>, id: ReplyId) -> Self {
-        ReplyChannel { store, id, types: PhantomData }
+    pub(crate) const fn new(replies: Replies, id: ReplyId) -> Self {
+        ReplyChannel { replies, id, types: PhantomData }
     }
 
-    /// Names the reply.
+    /// The id of the reply.
     pub const fn id(&self) -> &ReplyId {
         &self.id
     }
 
-    /// Keeps the answer. The message is not finished by this.
+    /// Stores the answer. This does not finish the message.
     ///
     /// # Errors
     /// [`ReplyAlreadySent`](Error::ReplyAlreadySent), [`ReplyCancelled`](Error::ReplyCancelled) or
-    /// [`ReplyExpired`](Error::ReplyExpired) if it is not wanted any more.
+    /// [`ReplyExpired`](Error::ReplyExpired) if the answer is not wanted any more.
     pub fn send(&self, answer: &R) -> Call<Result<(), Error>>
     where
         C: Encode<R>,
     {
-        let (store, id, body) = (Arc::clone(&self.store), self.id.clone(), C::encode(answer));
+        let (replies, id, body) = (self.replies.clone(), self.id.clone(), C::encode(answer));
         Call::new(move || {
             let value = match body {
-                Ok(body) => ReplyValue { body, content_type: C::CONTENT_TYPE },
+                Ok(body) => ReplyValue::new(body, C::CONTENT_TYPE),
                 Err(reason) => return Answer::ready(Err(Error::encoding(reason))),
             };
-            store.resolve(id.clone(), value).map(move |resolved| match resolved? {
+            let resolved = replies.call("resolve", |store| store.resolve(id.clone(), value));
+            resolved.map(move |resolved| match resolved? {
                 Resolved::Stored => Ok(()),
                 Resolved::Refused(state) => Err(refusal(id, state)),
             })
         })
     }
 
-    /// Whether an answer is still wanted.
+    /// Whether the requester still waits for an answer.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the reply store.
     pub fn is_open(&self) -> Call<Result<bool, Error>> {
-        let (store, id) = (Arc::clone(&self.store), self.id.clone());
-        Call::new(move || store.get(id).map(|entry| Ok(entry?.is_some_and(|entry| entry.state == ReplyState::Pending))))
+        let (replies, id) = (self.replies.clone(), self.id.clone());
+        Call::new(move || {
+            let entry = replies.call("get", |store| store.get(id));
+            entry.map(|entry| Ok(entry?.is_some_and(|entry| entry.state == ReplyState::Pending)))
+        })
     }
 }

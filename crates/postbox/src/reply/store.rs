@@ -1,6 +1,7 @@
-//! Where replies are kept until the requester takes them.
+//! Reply stores: where replies are stored until the requester takes them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -11,47 +12,63 @@ use crate::mailbox::codec::ContentType;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
 
-/// How many expired entries a scan or a clean-up usually looks at.
+/// The usual limit of [`ReplyStore::scan_expired`] and [`ReplyStore::cleanup_expired`].
 pub const SCAN_LIMIT: usize = 100;
 
-/// What has become of a reply.
+/// The state of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplyState {
-    /// Awaited.
+    /// The answer has not come yet.
     Pending,
-    /// There.
+    /// The answer has come.
     Resolved,
-    /// Not wanted any more.
+    /// The requester cancelled the reply.
     Cancelled,
-    /// Its time to live has passed.
+    /// The time to live is over.
     Expired,
 }
 
-/// A reply as its store keeps it.
+/// A reply, as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReplyEntry {
-    /// Which reply.
+    /// The id of the reply.
     pub id: ReplyId,
-    /// The answer, encoded, if it is resolved.
+    /// The encoded answer, if the reply is resolved.
     pub value: Option<ReplyValue>,
-    /// What has become of it.
+    /// The state.
     pub state: ReplyState,
-    /// When it was asked for.
+    /// When the request was sent.
     pub created_at: SystemTime,
-    /// When it ends, whatever its state.
+    /// When the reply expires, in any state.
     pub expires_at: SystemTime,
     /// When the answer came.
     pub resolved_at: Option<SystemTime>,
 }
 
-/// An answer, encoded.
+impl ReplyEntry {
+    /// A pending entry. A store sets the fields of other states.
+    pub const fn new(id: ReplyId, created_at: SystemTime, expires_at: SystemTime) -> Self {
+        ReplyEntry { id, value: None, state: ReplyState::Pending, created_at, expires_at, resolved_at: None }
+    }
+}
+
+/// An encoded answer.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReplyValue {
-    /// The bytes.
+    /// The encoded bytes.
     pub body: Bytes,
-    /// How they are encoded.
+    /// Their content type.
     pub content_type: ContentType,
+}
+
+impl ReplyValue {
+    /// An answer of these bytes.
+    pub const fn new(body: Bytes, content_type: ContentType) -> Self {
+        ReplyValue { body, content_type }
+    }
 }
 
 /// Without the body.
@@ -64,16 +81,45 @@ impl fmt::Debug for ReplyValue {
     }
 }
 
-/// What a store did with an answer.
+/// The result of [`ReplyStore::resolve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// It keeps the answer, and wakes its waiters.
+    /// The answer is stored, and its waiters are woken.
     Stored,
-    /// Nothing: the entry was not pending. `None`: there is no entry, because it was consumed, deleted or cleaned up.
+    /// The entry was not pending, but in this state. `None` if there is no entry: it was consumed, deleted or cleaned up.
     Refused(Option<ReplyState>),
 }
 
-/// Keeps replies, with a time to live. Byte level, object safe.
+/// The reply store of a handle, if there is one. A store that panics has failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Replies {
+    backend: &'static str,
+    store: Option<Arc<dyn ReplyStore>>,
+}
+
+impl Replies {
+    pub(crate) const fn new(backend: &'static str, store: Option<Arc<dyn ReplyStore>>) -> Self {
+        Replies { backend, store }
+    }
+
+    pub(crate) const fn is_there(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        verb: impl FnOnce(&dyn ReplyStore) -> Answer<Result<T, Error>>,
+    ) -> Answer<Result<T, Error>> {
+        let Some(store) = &self.store else {
+            let operation = "keep replies: open with ?replies=… or .replies(store)";
+            return Answer::ready(Err(Error::Unsupported { backend: self.backend, operation }));
+        };
+        Answer::caught(|| verb(&**store), move || Err(Error::panicked("the reply store", operation)))
+    }
+}
+
+/// Keeps replies for a time to live. A part of the contract of a [backend](crate::backend), at the level of bytes.
 ///
 /// ```text
 /// create → Pending ── resolve → Resolved ── consume → gone
@@ -81,40 +127,34 @@ pub enum Resolved {
 ///             └────── time to live passes → Expired ── cleanup_expired → gone
 /// ```
 ///
-/// Every transition is atomic, and time is the store's own. An entry past its time to live is expired, whatever its
-/// state was: resolved ones do not stay for ever either. A store forgets expired entries by itself after a while.
+/// Every transition is atomic, and the clock is the store's. An entry whose time to live is over is expired, in any state. A
+/// store removes expired entries by itself after a while.
 pub trait ReplyStore: fmt::Debug + Send + Sync + 'static {
-    /// Makes a pending entry. `false` if there is one with this id.
+    /// Creates a pending entry. Returns `false` if there is an entry with this id.
     fn create(&self, id: ReplyId, ttl: Duration) -> Answer<Result<bool, Error>>;
 
-    /// Keeps an answer, if the entry is pending, and wakes its waiters.
+    /// Stores an answer if the entry is pending, and wakes its waiters.
     fn resolve(&self, id: ReplyId, value: ReplyValue) -> Answer<Result<Resolved, Error>>;
 
-    /// Cancels a pending entry. `false` if it was not pending.
+    /// Cancels a pending entry. Returns `false` if it was not pending.
     fn cancel(&self, id: ReplyId) -> Answer<Result<bool, Error>>;
 
-    /// Shows an entry.
+    /// Returns an entry.
     fn get(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>>;
 
-    /// Shows an entry and, if it is resolved, removes it in the same step.
+    /// Returns an entry and, if it is resolved, removes it in the same step.
     fn consume(&self, id: ReplyId) -> Answer<Result<Option<ReplyEntry>, Error>>;
 
-    /// Removes an entry. `false` if there was none.
+    /// Removes an entry. Returns `false` if there was none.
     fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>>;
 
-    /// The ids of up to `limit` expired entries; usually [`SCAN_LIMIT`].
+    /// Returns the ids of at most `limit` expired entries; usually [`SCAN_LIMIT`].
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>>;
 
-    /// Removes up to `limit` expired entries; usually [`SCAN_LIMIT`]. Answers how many.
+    /// Removes at most `limit` expired entries; usually [`SCAN_LIMIT`]. Returns their number.
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>>;
 
-    /// Waits until the entry is not pending any more (resolved, cancelled, expired or gone), up to `wait`. Says
-    /// whether that is so. An entry that was never there is gone.
+    /// Waits at most `wait` until the entry is resolved, cancelled, expired or gone. Returns whether it is. An entry that never
+    /// existed is gone.
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>>;
-}
-
-/// Which of a number of parts of a store an entry is in. FNV-1a, since every program has to come to the same.
-#[cfg(any(feature = "redis", feature = "aws"))]
-pub(crate) fn shelf(id: &str, many: u32) -> u32 {
-    id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)) % many
 }

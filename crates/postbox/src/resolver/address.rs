@@ -1,4 +1,4 @@
-//! Addresses: names of mailboxes, and URIs that say where they are.
+//! Addresses: names of mailboxes, and URIs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +15,8 @@ use crate::error::Error;
 /// assert!("two words".parse::<MailboxName>().unwrap_err().to_string().contains("two words"));
 /// ```
 ///
-/// A name may be under a prefix, which separates tenants. The two are kept apart, so that no name reaches another prefix. In
-/// serde and in print it is `prefix/name`.
+/// A name may have a prefix, for example for a tenant. The two are stored apart, so no name reaches another prefix. Serde and
+/// `Display` write `prefix/name`.
 ///
 /// ```
 /// use postbox::MailboxName;
@@ -36,10 +36,10 @@ pub struct MailboxName {
 const NAME_RULE: &str = "1 to 80 characters of A-Z a-z 0-9 . _ : -";
 
 impl MailboxName {
-    /// A name, if it is one.
+    /// Checks a name.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] with what is allowed.
+    /// [`Error::InvalidParameter`] with the rule for names.
     pub fn new(name: &str) -> Result<Self, Error> {
         Ok(MailboxName { prefix: None, name: checked("mailbox name", name)? })
     }
@@ -56,7 +56,7 @@ impl MailboxName {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] with what is allowed.
+    /// [`Error::InvalidParameter`] with the rule for prefixes.
     pub fn with_prefix(&self, prefix: &str) -> Result<Self, Error> {
         Ok(MailboxName { prefix: Some(checked("prefix", prefix)?), name: Arc::clone(&self.name) })
     }
@@ -65,7 +65,7 @@ impl MailboxName {
         checked("prefix", prefix).map(drop)
     }
 
-    /// The text, without the prefix.
+    /// The name, without the prefix.
     pub fn as_str(&self) -> &str {
         &self.name
     }
@@ -85,7 +85,7 @@ fn checked(parameter: &'static str, name: &str) -> Result<Arc<str>, Error> {
     }
 }
 
-/// A value in an error message: enough to know it by.
+/// A value for an error message, cut after `most` characters.
 fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -117,7 +117,7 @@ impl TryFrom<String> for MailboxName {
     }
 }
 
-/// The text, without the prefix.
+/// The name, without the prefix.
 impl AsRef<str> for MailboxName {
     fn as_ref(&self) -> &str {
         &self.name
@@ -141,7 +141,7 @@ impl<'de> serde::Deserialize<'de> for MailboxName {
     }
 }
 
-/// With its prefix, if there is one, as `prefix/name`.
+/// As `prefix/name`, or the name alone.
 impl fmt::Display for MailboxName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.prefix {
@@ -157,17 +157,17 @@ impl fmt::Debug for MailboxName {
     }
 }
 
-/// A URI, taken apart: `scheme://place?option=value&…`, where the place ends with the name of the mailbox if there is one.
+/// A parsed URI: `scheme://location?option=value&…`. The location ends with the name of the mailbox, if there is one.
 #[derive(Clone)]
 pub(crate) struct Uri {
     /// In lower case.
     pub(crate) scheme: String,
-    /// What is between `://` and `?`, as it was written.
-    pub(crate) place: String,
+    /// The part between `://` and `?`, still percent-encoded.
+    pub(crate) location: String,
     pub(crate) options: Vec<(String, String)>,
 }
 
-/// Every scheme that exists, and the cargo feature that it needs.
+/// All schemes, each with the cargo feature that this build lacks for it.
 const SCHEMES: &[(&str, Option<&str>)] = &[
     ("memory", None),
     ("sqlite", if cfg!(feature = "sqlite") { None } else { Some("sqlite") }),
@@ -189,7 +189,7 @@ impl Uri {
         if rest.contains('#') {
             return Err(Error::resolution(text, "a URI has no part after a #; write # in a name or a password as %23"));
         }
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
         if query.contains('@') {
             let reason = "there is an @ after the ?; write ? in a password as %3F, and @ in an option as %40";
             return Err(Error::resolution(text, reason));
@@ -199,68 +199,67 @@ impl Uri {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             options.push((decoded(name), decoded(value)));
         }
-        Ok(Uri { scheme: scheme.to_ascii_lowercase(), place: place.into(), options })
+        Ok(Uri { scheme: scheme.to_ascii_lowercase(), location: location.into(), options })
     }
 
-    /// Whether the place is the path of a file.
+    /// Whether the location is the path of a file.
     pub(crate) fn is_path(&self) -> bool {
         matches!(self.scheme.as_str(), "sqlite" | "redis+unix")
     }
 
-    /// Takes the name of the mailbox out of the place.
+    /// Removes the name of the mailbox from the location, and returns it.
     pub(crate) fn take_name(&mut self) -> Option<String> {
-        let server = self.place.rfind('@').map_or(0, |at| at + 1);
+        let server = self.location.rfind('@').map_or(0, |at| at + 1);
         let slash = match self.scheme.as_str() {
-            "memory" => return Some(decoded(&std::mem::take(&mut self.place))).filter(|name| !name.is_empty()),
-            _ if self.is_path() => self.place.rfind('/')?,
-            _ => server + self.place[server..].find('/')?,
+            "memory" => return Some(decoded(&std::mem::take(&mut self.location))).filter(|name| !name.is_empty()),
+            _ if self.is_path() => self.location.rfind('/')?,
+            _ => server + self.location[server..].find('/')?,
         };
-        let name = decoded(&self.place[slash + 1..]);
-        self.place.truncate(slash);
+        let name = decoded(&self.location[slash + 1..]);
+        self.location.truncate(slash);
         Some(name).filter(|name| !name.is_empty())
     }
 
-    /// The host (none in memory and for files), and what comes after it.
+    /// The host, which is empty in memory and for files, and the path.
     pub(crate) fn host_and_path(&self) -> (&str, &str) {
         if self.scheme == "memory" || self.is_path() {
-            ("", &self.place)
+            ("", &self.location)
         } else {
-            self.place.split_once('/').unwrap_or((&self.place, ""))
+            self.location.split_once('/').unwrap_or((&self.location, ""))
         }
     }
 
-    /// The one way to write the place, for an address that is compared with an allow-list: without percent-encoding that
-    /// is not needed, without `.` and `..` in the path of a file, with the host in lower case. `None` if there is no such
-    /// way, or the address has a user or options.
+    /// The canonical form, for comparison with an allow-list: without needless percent-encoding, without `.` and `..` in the
+    /// path of a file, with the host in lower case. `None` if there is none, or if the address has a user or options.
     pub(crate) fn normalised(&self) -> Option<Uri> {
-        let place = percent_decoded(&self.place)?;
+        let location = percent_decoded(&self.location)?;
         let is_refused = |c: char| c.is_control() || matches!(c, '\\' | '@');
-        if place.contains(is_refused) || !self.options.is_empty() {
+        if location.contains(is_refused) || !self.options.is_empty() {
             return None;
         }
-        let place = if self.is_path() {
-            without_dots(&place)?
+        let location = if self.is_path() {
+            without_dots(&location)?
         } else if self.scheme == "memory" {
-            place
+            location
         } else {
-            let host = place.find('/').unwrap_or(place.len());
-            place[..host].to_ascii_lowercase() + &place[host..]
+            let host = location.find('/').unwrap_or(location.len());
+            location[..host].to_ascii_lowercase() + &location[host..]
         };
-        let place = place.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-        Some(Uri { scheme: self.scheme.clone(), place, options: Vec::new() })
+        let location = location.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+        Some(Uri { scheme: self.scheme.clone(), location, options: Vec::new() })
     }
 
-    /// Whether this build knows the scheme and has what it needs.
+    /// Whether this build has the scheme.
     pub(crate) fn is_served(&self) -> bool {
         SCHEMES.contains(&(self.scheme.as_str(), None))
     }
 
-    /// How a mailbox of this scheme is written.
+    /// An example of a URI with this scheme.
     pub(crate) fn example(&self) -> String {
         example(&self.scheme)
     }
 
-    /// The error for a scheme that this build does not serve.
+    /// The error for a scheme that this build does not have.
     pub(crate) fn unserved(&self, text: &str) -> Error {
         let reason = match SCHEMES.iter().find(|(scheme, _)| *scheme == self.scheme) {
             Some((scheme, Some(feature))) => {
@@ -289,7 +288,7 @@ fn known_schemes() -> String {
     served.collect::<Vec<_>>().join(", ")
 }
 
-/// The same path without empty segments, `.` and `..`. `None` if it leads out of where it starts.
+/// The same path without empty segments, `.` and `..`. `None` if it leads above its start.
 fn without_dots(path: &str) -> Option<String> {
     let mut segments = Vec::new();
     for segment in path.split('/') {
@@ -307,12 +306,12 @@ fn without_dots(path: &str) -> Option<String> {
     Some(format!("{root}{}{end}", segments.join("/")))
 }
 
-/// Undoes percent encoding. What is not well formed stays as it is.
+/// Undoes percent-encoding. A malformed text stays as it is.
 pub(crate) fn decoded(text: &str) -> String {
     percent_decoded(text).unwrap_or_else(|| text.into())
 }
 
-/// Undoes percent encoding, if it is well formed.
+/// Undoes percent-encoding. `None` for a malformed text.
 fn percent_decoded(text: &str) -> Option<String> {
     let hex = |byte: &u8| (*byte as char).to_digit(16).map(|digit| digit as u8);
     let mut bytes = text.bytes();
@@ -331,45 +330,45 @@ pub(crate) fn shown(address: &str) -> String {
     if address.contains("://") { without_secrets(address) } else { address.into() }
 }
 
-/// A URI without its secrets: what is before the last `@`, the values of its options, and what
-/// stands where a server of Redis has its port, if it is not a number.
+/// A URI without the parts that may be secret: everything before the last `@`, the values of its options, and the port of a Redis
+/// server if it is not a number.
 pub(crate) fn without_secrets(text: &str) -> String {
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), text),
     };
     let (user, rest) = match rest.rsplit_once('@') {
-        // A password or an option has an `@`, and which of them cannot be told.
+        // The `@` is part of a password or of an option. Nothing tells which.
         Some((user, _)) if user.contains(['?', '#']) => return format!("{scheme}***"),
         Some((_, rest)) => ("***@", rest),
         None => ("", rest),
     };
     let end = rest.find(['?', '#']).unwrap_or(rest.len());
-    let (mut place, query) = (rest[..end].to_string(), rest[end..].strip_prefix('?').unwrap_or(""));
+    let (mut location, query) = (rest[..end].to_string(), rest[end..].strip_prefix('?').unwrap_or(""));
     if scheme.starts_with("redis") {
         let mut start = 0;
-        for host in place.split('/').next().unwrap_or("").split(',') {
+        for host in location.split('/').next().unwrap_or("").split(',') {
             let name = host.find(']').unwrap_or(0);
             let port = host[name..].find(':').map_or(host.len(), |colon| name + colon + 1);
             if !host[port..].bytes().all(|byte| byte.is_ascii_digit()) {
-                place = format!("{}***", &place[..start + port]);
+                location = format!("{}***", &location[..start + port]);
                 break;
             }
             start += host.len() + 1;
         }
     }
-    // What is no option may be the end of a password.
+    // A text that is no option may be the end of a password.
     let is_option =
         |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let options = query.split(['&', '#']).filter_map(|option| option.split_once('=').map(|(name, _)| name));
     let names: Vec<&str> = options.filter(is_option).collect();
     let options = if names.is_empty() { String::new() } else { format!("?{}=…", names.join("=…&")) };
-    shortened(&format!("{scheme}{user}{place}{options}"), 500)
+    shortened(&format!("{scheme}{user}{location}{options}"), 500)
 }
 
 impl fmt::Debug for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = without_secrets(&format!("{}://{}", self.scheme, self.place));
-        f.debug_tuple("Uri").field(&place).finish()
+        let location = without_secrets(&format!("{}://{}", self.scheme, self.location));
+        f.debug_tuple("Uri").field(&location).finish()
     }
 }

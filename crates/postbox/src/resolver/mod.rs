@@ -1,4 +1,35 @@
-//! From an address to a mailbox.
+//! Resolvers: from an address to a mailbox.
+//!
+//! A message carries the address for its answer in [`reply_to`](crate::Lease::reply_to): a name or a URI. The resolver of the
+//! mailbox that received the message finds the mailbox of that address: [`Lease::reply_mailbox`](crate::Lease::reply_mailbox).
+//!
+//! | type | what it resolves |
+//! |---|---|
+//! | the default | names, to mailboxes of the same backend; no URIs |
+//! | [`RegistryResolver`] | the names of registered mailboxes |
+//! | [`UriMailboxFactory`] | the URIs of an allow-list |
+//! | [`CompositeResolver`] | a registry, then a cache, then a factory |
+//! | [`MailboxResolver`], [`MailboxFactory`] | the traits, for other resolvers |
+//!
+//! ```
+//! use postbox::{CompositeResolver, Connection, Mailbox, MemoryBackend, UriMailboxFactory};
+//!
+//! let resolver = CompositeResolver::new().factory(UriMailboxFactory::new().allow("memory://doc-answers-"));
+//! let jobs: Mailbox<u32> = Connection::new(MemoryBackend::new()).resolver(resolver).mailbox("jobs")?;
+//! jobs.send(&20).reply_to("memory://doc-answers-7").blocking()?;
+//!
+//! let job = jobs.receive().blocking()?.remove(0);
+//! let answers: Mailbox<u32> = job.reply_mailbox().blocking()?;
+//! answers.send(&(job.body + 1)).blocking()?;
+//! job.acknowledge().blocking()?;
+//! # answers.purge().blocking()?;
+//!
+//! // An address that is not on the allow-list is refused.
+//! jobs.send(&20).reply_to("memory://secrets").blocking()?;
+//! let job = jobs.receive().blocking()?.remove(0);
+//! assert!(job.reply_mailbox::<u32>().blocking().is_err());
+//! # Ok::<(), postbox::Error>(())
+//! ```
 
 pub(crate) mod address;
 
@@ -20,18 +51,18 @@ use crate::runtime::clock::{Clock, Moment, SystemClock};
 
 /// Finds mailboxes by name or URI.
 ///
-/// What it finds has no types yet; they come where it is used, so one resolver serves many types.
+/// The mailboxes are untyped, and get their types where they are used. So one resolver serves many types.
 pub trait MailboxResolver: fmt::Debug + Send + Sync + 'static {
     /// Finds a mailbox.
     ///
     /// # Errors
-    /// [`Resolution`](Error::Resolution) with the identifier if it leads nowhere; other errors as they are.
+    /// [`Resolution`](Error::Resolution) with the identifier if there is no such mailbox; errors of the backend as they are.
     fn resolve(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>>;
 
-    /// Finds a mailbox, or `None` if the identifier leads nowhere. Other errors stay errors.
+    /// Finds a mailbox, or `None` where [`resolve`](Self::resolve) fails with [`Resolution`](Error::Resolution).
     ///
     /// # Errors
-    /// Those that are not [`Resolution`](Error::Resolution).
+    /// All others.
     fn resolve_optional(&self, identifier: &str) -> Answer<Result<Option<UntypedMailbox>, Error>> {
         self.resolve(identifier).map(|found| match found {
             Ok(mailbox) => Ok(Some(mailbox)),
@@ -51,13 +82,13 @@ impl<P: MailboxResolver + ?Sized> MailboxResolver for Arc<P> {
     }
 }
 
-/// Makes mailboxes from strings. Never caches: that is the resolver's part.
+/// Opens mailboxes by a name or a URI, without a cache.
 pub trait MailboxFactory: fmt::Debug + Send + Sync + 'static {
-    /// Makes a mailbox.
+    /// Opens a mailbox.
     ///
     /// # Errors
     /// [`InvalidParameter`](Error::InvalidParameter) or [`Resolution`](Error::Resolution) for a string that is no address,
-    /// [`Connection`](Error::Connection) for a place that cannot be reached.
+    /// [`Connection`](Error::Connection) for a store that cannot be reached.
     fn create(&self, identifier: &str) -> Answer<Result<UntypedMailbox, Error>>;
 }
 
@@ -67,7 +98,7 @@ impl<P: MailboxFactory + ?Sized> MailboxFactory for Arc<P> {
     }
 }
 
-/// A factory says what is wrong with a string; a resolver says that it leads nowhere.
+/// Turns the errors of a factory for invalid names into those of a resolver.
 fn unresolved(identifier: &str, error: Error) -> Error {
     match error {
         Error::InvalidParameter { .. } => Error::resolution(identifier, error.to_string()),
@@ -75,7 +106,7 @@ fn unresolved(identifier: &str, error: Error) -> Error {
     }
 }
 
-/// Names lead to mailboxes of one backend, and URIs nowhere: an address may come from a stranger.
+/// Resolves names to mailboxes of one backend, and refuses URIs, because an address may come from a stranger.
 #[derive(Clone, Debug)]
 pub(crate) struct BackendResolver {
     connection: Connection,
@@ -98,7 +129,7 @@ impl MailboxResolver for BackendResolver {
     }
 }
 
-/// Mailboxes that are known beforehand, by name.
+/// A resolver of registered mailboxes.
 ///
 /// ```
 /// use postbox::{Mailbox, MailboxResolver, RegistryResolver};
@@ -115,26 +146,26 @@ pub struct RegistryResolver {
 }
 
 impl RegistryResolver {
-    /// Without mailboxes.
+    /// A resolver without mailboxes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With this mailbox too.
+    /// Registers a mailbox, as [`register`](Self::register) does.
     #[must_use]
     pub fn with(self, name: impl Into<String>, mailbox: impl Into<UntypedMailbox>) -> Self {
         self.register(name, mailbox);
         self
     }
 
-    /// Registers a mailbox, in place of one that had the name before. Clones of the resolver know it too.
+    /// Registers a mailbox, and replaces an earlier one of this name. Clones of the resolver share it.
     pub fn register(&self, name: impl Into<String>, mailbox: impl Into<UntypedMailbox>) {
         let mailbox = mailbox.into();
         let old = self.registry.write().unwrap_or_else(PoisonError::into_inner).insert(name.into(), mailbox);
         drop(old);
     }
 
-    /// Takes a mailbox out.
+    /// Removes a mailbox, and returns it.
     pub fn unregister(&self, name: &str) -> Option<UntypedMailbox> {
         self.registry.write().unwrap_or_else(PoisonError::into_inner).remove(name)
     }
@@ -150,7 +181,7 @@ impl MailboxResolver for RegistryResolver {
     }
 }
 
-/// Makes mailboxes from URIs, of the places that are allowed.
+/// Opens mailboxes by URI, if the URI is on an allow-list.
 ///
 /// ```
 /// use postbox::{MailboxFactory, UriMailboxFactory};
@@ -168,31 +199,32 @@ pub struct UriMailboxFactory {
 }
 
 impl UriMailboxFactory {
-    /// Allows nothing yet.
+    /// A factory that allows nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Allows URIs of this scheme and host whose path starts so: `memory://replies-` allows `memory://replies-7`, and
-    /// `redis://cache.internal:6379/replies-` names of that one server. Options and passwords in an address are refused.
+    /// Allows URIs of this scheme and host whose path starts with the path of `prefix`. `memory://replies-` allows
+    /// `memory://replies-7`; `redis://cache.internal:6379/replies-` allows names on that one server. Options and passwords in an
+    /// address are refused.
     ///
-    /// An address is compared in one form: percent-encoding, `.` and `..` in it are undone first, and that form is opened.
-    /// So `sqlite:///data/replies/` allows files in that folder, and `sqlite:///data/replies/../secret.db/x` is not one of
-    /// them. Symbolic links are followed.
+    /// An address is normalised before it is compared, and is opened in that form: percent-encoding, `.` and `..` are resolved.
+    /// So `sqlite:///data/replies/` allows files in that folder, but not `sqlite:///data/replies/../secret.db/x`. Symbolic
+    /// links are followed.
     #[must_use]
     pub fn allow(mut self, prefix: impl Into<String>) -> Self {
         self.allowed.push(prefix.into());
         self
     }
 
-    /// Allows every URI, with options. Only where no address comes from a stranger.
+    /// Allows every URI, with options. For programs that get no address from a stranger.
     #[must_use]
     pub fn allow_all(mut self) -> Self {
         self.allows_all = true;
         self
     }
 
-    /// The URI to open for this one, if it is allowed.
+    /// The normalised URI, if it is allowed.
     fn allowed(&self, uri: Uri) -> Option<Uri> {
         if self.allows_all {
             return Some(uri);
@@ -208,7 +240,7 @@ impl UriMailboxFactory {
         self.allowed.iter().any(matches).then_some(uri)
     }
 
-    /// The resolver of the mailboxes that it makes.
+    /// Sets the resolver of the mailboxes that the factory opens.
     #[must_use]
     pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
         self.options.resolver = Some(Arc::new(resolver));
@@ -232,7 +264,7 @@ impl MailboxFactory for UriMailboxFactory {
     }
 }
 
-/// How long a [`CompositeResolver`] keeps what its factory made.
+/// How long a [`CompositeResolver`] caches the mailboxes of its factory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CachePolicy {
@@ -241,16 +273,16 @@ pub enum CachePolicy {
     /// Until it is evicted.
     #[default]
     Unbounded,
-    /// At most this number; the least recently used goes first.
+    /// At most this number. The least recently used mailbox is evicted first.
     Lru(usize),
-    /// Until it was not used for so long.
+    /// Until a mailbox was not used for this time.
     IdleTtl(Duration),
 }
 
-/// Looks in a registry, then in a cache, then asks a factory.
+/// A resolver that looks in a registry, then in a cache, and then asks a factory.
 ///
-/// A cached mailbox owns no thread and no socket. Each resolution gives a handle of its own: closing it closes nobody
-/// else's, and eviction closes none.
+/// A cached mailbox owns no thread and no socket. Each resolution returns another handle, so closing one closes no other, and
+/// eviction closes none.
 ///
 /// ```
 /// use postbox::{CompositeResolver, MailboxResolver};
@@ -286,14 +318,14 @@ struct Cache {
 #[derive(Default)]
 struct Cached {
     mailboxes: HashMap<Arc<str>, (UntypedMailbox, u64)>,
-    /// Names by their last use, and when that was.
+    /// The names, by the number of their last use, with its time.
     uses: BTreeMap<u64, (Arc<str>, Moment)>,
     counter: u64,
     stats: ResolverStats,
 }
 
 impl Cached {
-    /// A mailbox is used now.
+    /// Returns a mailbox, and records its use.
     fn used(&mut self, name: &str, now: Moment) -> Option<UntypedMailbox> {
         self.counter += 1;
         let (mailbox, last) = self.mailboxes.get_mut(name)?;
@@ -317,26 +349,26 @@ impl Cached {
         Some(mailbox)
     }
 
-    /// Evicts what was not used for longest.
+    /// Evicts the least recently used mailbox.
     fn evict_oldest(&mut self) -> Option<UntypedMailbox> {
         let (name, _) = self.uses.first_key_value().map(|(_, used)| used.clone())?;
         self.evict(&name)
     }
 }
 
-/// What a [`CompositeResolver`] has done.
+/// The numbers of a [`CompositeResolver`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolverStats {
-    /// Found in the registry.
+    /// Mailboxes that were found in the registry.
     pub registered: u64,
-    /// Found in the cache.
+    /// Mailboxes that were found in the cache.
     pub hits: u64,
-    /// Asked of the factory.
+    /// Calls of the factory.
     pub misses: u64,
-    /// Asked of the factory, in vain.
+    /// Calls of the factory that failed.
     pub failures: u64,
-    /// Taken out of the cache, by policy, by request, or because it was not healthy.
+    /// Mailboxes that were evicted: by the policy, by request, or because they were not healthy.
     pub evictions: u64,
 }
 
@@ -385,7 +417,7 @@ impl Cache {
         found
     }
 
-    /// Keeps the new mailbox, unless another call was quicker: then its mailbox is used.
+    /// Caches a new mailbox. If another call has cached one meanwhile, that one is returned.
     fn put(&self, identifier: &str, mailbox: UntypedMailbox) -> UntypedMailbox {
         if self.policy == CachePolicy::None || self.policy == CachePolicy::Lru(0) {
             return mailbox;
@@ -415,7 +447,7 @@ impl Default for CompositeResolver {
 }
 
 impl CompositeResolver {
-    /// An empty registry, no factory, an unbounded cache.
+    /// A resolver with an empty registry, no factory and an unbounded cache.
     pub fn new() -> Self {
         CompositeResolver {
             registry: RegistryResolver::new(),
@@ -424,52 +456,52 @@ impl CompositeResolver {
         }
     }
 
-    /// Looks here first.
+    /// Sets the registry.
     #[must_use]
     pub fn registry(mut self, registry: RegistryResolver) -> Self {
         self.registry = registry;
         self
     }
 
-    /// Asks this for what is neither registered nor cached.
+    /// Sets the factory, for mailboxes that are neither registered nor cached.
     #[must_use]
     pub fn factory(mut self, factory: impl MailboxFactory) -> Self {
         self.factory = Some(Arc::new(factory));
         self
     }
 
-    /// How long to keep what the factory made. The cache starts empty.
+    /// Sets the policy of the cache, which starts empty.
     #[must_use]
     pub fn cache(mut self, policy: CachePolicy) -> Self {
         self.cache = Cache::new(policy, Arc::clone(&self.cache.clock));
         self
     }
 
-    /// Lives by another clock; for tests. The cache starts empty.
+    /// Sets another clock, for tests. The cache starts empty.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.cache = Cache::new(self.cache.policy, clock);
         self
     }
 
-    /// Drops the cache's handle of a mailbox. `false` if there was none.
+    /// Removes a mailbox from the cache. Returns `false` if it was not cached.
     pub fn evict(&self, identifier: &str) -> bool {
         let gone = self.cache.lock().evict(identifier);
         gone.is_some()
     }
 
-    /// How many mailboxes are cached.
+    /// The number of cached mailboxes.
     pub fn cached(&self) -> usize {
         self.cache.lock().mailboxes.len()
     }
 
-    /// What it has done so far.
+    /// The numbers so far.
     pub fn stats(&self) -> ResolverStats {
         self.cache.lock().stats
     }
 
-    /// Asks the place of each cached mailbox whether it can be reached, and evicts those that cannot. Answers the names
-    /// of these.
+    /// Checks whether the stores of the cached mailboxes can be reached, and evicts the mailboxes of those that cannot. Returns
+    /// their names.
     pub fn check_health(&self) -> Call<Vec<String>> {
         let resolver = self.clone();
         Call::new(move || {
@@ -518,7 +550,7 @@ impl MailboxResolver for CompositeResolver {
     }
 }
 
-/// The mailbox for answers to a message.
+/// Resolves the `reply_to` of a message.
 pub(crate) fn reply_mailbox<A: 'static, C: 'static>(
     resolver: Option<Arc<dyn MailboxResolver>>,
     reply_to: Option<String>,

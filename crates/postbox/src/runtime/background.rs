@@ -1,18 +1,18 @@
-//! The thread that all backends share: it rings alarms and runs small background tasks that never block.
+//! The background thread of the process: it rings alarms, and runs small tasks that never block.
 //!
-//! It starts with the first alarm or task and stays for the life of the process. If the process cannot start a thread, an
-//! operation that needs it fails, and tasks and alarms wait for a later attempt.
+//! The first alarm or task starts the thread, which ends with the process. If the thread cannot be started, operations
+//! that need it fail, and alarms and tasks wait until a later start succeeds.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Wake, Waker};
 
 use crate::error::Error;
 use crate::runtime::clock::{Alarm, Alarms, Clock, Moment, SystemClock};
-use crate::runtime::{survive, wake};
+use crate::runtime::{catch_panic, lock, unpoisoned, wake};
 
 struct Shared {
     state: Mutex<State>,
@@ -25,7 +25,7 @@ struct Shared {
 struct State {
     alarms: Alarms,
     ready: VecDeque<Arc<Task>>,
-    /// Until when the thread sleeps. Alarms for later need not wake it: it will look then.
+    /// When the sleep of the thread ends. The thread is not woken for a later alarm.
     sleeps_until: Option<Moment>,
 }
 
@@ -36,46 +36,45 @@ static SHARED: Shared = Shared {
     starting: Mutex::new(()),
 };
 
-/// Nothing panics while it holds the lock, so poisoning says nothing.
-fn lock() -> MutexGuard<'static, State> {
-    SHARED.state.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_state() -> MutexGuard<'static, State> {
+    lock(&SHARED.state)
 }
 
 pub(crate) fn set_alarm(at: Moment, waker: Waker) -> Alarm {
-    let mut state = lock();
+    let mut state = lock_state();
     let is_early = state.sleeps_until.is_none_or(|until| at < until);
     let alarm = state.alarms.set(at, waker);
     drop(state);
     if is_early {
-        tell();
+        wake_thread();
     }
     alarm
 }
 
 pub(crate) fn cancel_alarm(alarm: Alarm) {
-    let waker = lock().alarms.cancel(alarm);
+    let waker = lock_state().alarms.cancel(alarm);
     drop(waker);
 }
 
 type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Task {
-    /// `None` when it has ended.
+    /// `None` when the task has ended.
     future: Mutex<Option<Background>>,
-    queued: AtomicBool,
+    is_enqueued: AtomicBool,
 }
 
-/// Runs a future on the background thread. It must not block: everything else of this crate waits meanwhile.
+/// Runs a future on the background thread. It must not block, since all alarms and other tasks would wait.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
-    let task = Task { future: Mutex::new(Some(Box::pin(future))), queued: AtomicBool::new(false) };
+    let task = Task { future: Mutex::new(Some(Box::pin(future))), is_enqueued: AtomicBool::new(false) };
     Arc::new(task).wake();
 }
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            lock().ready.push_back(self);
-            tell();
+        if !self.is_enqueued.swap(true, Ordering::AcqRel) {
+            lock_state().ready.push_back(self);
+            wake_thread();
         }
     }
 
@@ -84,14 +83,14 @@ impl Wake for Task {
     }
 }
 
-fn tell() {
+fn wake_thread() {
     if let Err(error) = start() {
-        tracing::error!(%error, "tasks and alarms wait until the background thread can be started");
+        tracing::error!(%error, "alarms and tasks wait until the background thread can be started");
     }
     SHARED.changed.notify_one();
 }
 
-/// Starts the thread unless it runs. An operation calls this before it waits for an alarm or a task.
+/// Starts the thread unless it runs. Operations call this before they wait for an alarm or a task.
 ///
 /// # Errors
 /// [`Error::Connection`] if the process cannot start a thread.
@@ -99,16 +98,16 @@ pub(crate) fn start() -> Result<(), Error> {
     if SHARED.is_running.load(Ordering::Acquire) {
         return Ok(());
     }
-    let _one_at_a_time = SHARED.starting.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = lock(&SHARED.starting);
     if SHARED.is_running.load(Ordering::Acquire) {
         return Ok(());
     }
     let thread = std::thread::Builder::new().name("postbox".into());
     thread
         .spawn(|| {
-            // A panic interrupts no change of the state, so the thread goes on.
+            // No change of the state can panic, so the thread continues after a panic of a task or a waker.
             loop {
-                survive(run);
+                catch_panic(run);
             }
         })
         .map_err(|error| Error::connection(format!("cannot start the background thread: {error}")))?;
@@ -117,20 +116,20 @@ pub(crate) fn start() -> Result<(), Error> {
 }
 
 fn run() {
-    let mut state = lock();
+    let mut state = lock_state();
     loop {
         let due = state.alarms.take_due(SystemClock.now());
         let ready = std::mem::take(&mut state.ready);
         if due.is_empty() && ready.is_empty() {
-            // Until the first alarm is due. If that is taken back, the thread wakes for nothing, once: cheaper than being
-            // woken at each new one.
+            // If the first alarm is cancelled, the thread wakes once without need, which costs less than a wake-up at
+            // each new alarm.
             let first = state.alarms.first();
             state.sleeps_until = Some(first.unwrap_or(Moment::from_nanos(u64::MAX)));
             state = match first {
-                None => SHARED.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => unpoisoned(SHARED.changed.wait(state)),
                 Some(at) => {
                     let left = SystemClock.now().until(at);
-                    SHARED.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                    unpoisoned(SHARED.changed.wait_timeout(state, left)).0
                 }
             };
             state.sleeps_until = None;
@@ -139,22 +138,22 @@ fn run() {
         drop(state);
         due.into_iter().for_each(wake);
         ready.into_iter().for_each(poll);
-        state = lock();
+        state = lock_state();
     }
 }
 
 fn poll(task: Arc<Task>) {
-    // Before the poll: a wake-up during it queues the task again.
-    task.queued.store(false, Ordering::Release);
+    // Cleared before the poll, so that a wake-up during the poll enqueues the task again.
+    task.is_enqueued.store(false, Ordering::Release);
     let waker = Waker::from(Arc::clone(&task));
-    let mut future = task.future.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut future = lock(&task.future);
     let Some(running) = future.as_mut() else { return };
     let mut ended = true;
-    survive(|| ended = running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    catch_panic(|| ended = running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     if ended {
-        let gone = future.take();
+        let ended_future = future.take();
         drop(future);
-        survive(|| drop(gone));
+        catch_panic(|| drop(ended_future));
     }
 }
 
@@ -173,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Its drop panics, too.
+    /// Panics when it is dropped.
     struct Payload;
 
     impl Drop for Payload {

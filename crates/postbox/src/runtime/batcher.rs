@@ -1,42 +1,42 @@
 //! Gathers concurrent operations of one kind into requests.
 //!
-//! A full request goes at once. What does not fill one goes when all requests have ended that were under way when it came, so
-//! at once if there were none. So a lone operation never waits for others, and under load requests are large.
+//! A full request is sent at once. Operations that do not fill a request wait until all requests have ended that were in
+//! flight when they came. So a lone operation is sent at once, and under load requests are large.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::runtime::io_thread;
+use crate::runtime::{io_thread, lock};
 
 /// An operation that can share a request with others.
 pub(crate) trait Entry: Send + 'static {
-    /// How many entries of the store it is.
+    /// The number of entries that it adds to a request.
     fn weight(&self) -> usize {
         1
     }
 
-    /// How many bytes it takes.
+    /// The number of bytes that it adds to a request.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// Whether it can be in one request with this one.
-    fn goes_with(&self, _: &Self) -> bool {
+    /// Whether it can share a request whose first operation is `_first`.
+    fn can_join(&self, _first: &Self) -> bool {
         true
     }
 }
 
-/// What a request holds, and how many are under way.
+/// The limits of a batcher.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchLimits {
     /// The most entries of a request.
     pub(crate) entries: usize,
-    /// The most requests that are under way at once. With one, operations arrive in order.
+    /// The most requests in flight. With one, operations arrive in order.
     pub(crate) requests: usize,
-    /// Whether operations that came apart share requests.
+    /// Whether operations of different callers share requests.
     pub(crate) gathers: bool,
 }
 
@@ -48,40 +48,40 @@ pub(crate) struct Batcher<E> {
 
 struct State<E> {
     waiting: VecDeque<Waiting<E>>,
-    /// The numbers of the requests that are under way.
-    under_way: BTreeSet<u64>,
+    /// The numbers of the requests in flight.
+    in_flight: BTreeSet<u64>,
     newest_request: u64,
-    /// How often operations came.
+    /// The number of submissions so far.
     pushes: u64,
-    /// Whether a worker has been started that has not looked yet.
+    /// Whether a worker was started that has not taken a request yet.
     is_starting: bool,
 }
 
 struct Waiting<E> {
-    /// The number of the newest request when it came.
+    /// The number of the newest request when the entry came.
     since: u64,
-    /// What came together has the same number.
+    /// Entries of one submission have the same number.
     push: u64,
     entry: E,
 }
 
-/// Entries that go together.
+/// The entries of one request.
 struct Request<E> {
     number: u64,
     entries: Vec<E>,
 }
 
-/// A request that is being made.
+/// The future of a request.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Makes a request of entries.
+/// Sends a request with entries.
 pub(crate) type Serve<P, E> = fn(Arc<P>, Vec<E>) -> Work;
 
 impl<E: Entry> Batcher<E> {
     pub(crate) fn new(limits: BatchLimits, max_bytes: usize) -> Self {
         let state = State {
             waiting: VecDeque::new(),
-            under_way: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
             newest_request: 0,
             pushes: 0,
             is_starting: false,
@@ -90,16 +90,16 @@ impl<E: Entry> Batcher<E> {
     }
 
     #[cfg(any(test, feature = "aws"))]
-    /// Sets the most bytes of a request. An entry that has more is a request of its own.
+    /// Sets the most bytes of a request. A larger entry is sent alone.
     pub(crate) fn set_max_bytes(&self, max_bytes: usize) {
         self.max_bytes.store(max_bytes, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    /// Takes entries in, and returns whether a worker has to be started.
+    /// Adds entries, and returns whether a worker has to be started.
     fn push(&self, entries: impl IntoIterator<Item = E>) -> bool {
         let mut state = self.lock();
         state.pushes += 1;
@@ -108,21 +108,21 @@ impl<E: Entry> Batcher<E> {
         self.has_to_start(&mut state)
     }
 
-    /// The next request, if one may go now, and whether another worker has to be started.
+    /// The next request, if one can be sent now, and whether another worker has to be started.
     fn take(&self) -> (Option<Request<E>>, bool) {
         let mut state = self.lock();
         state.is_starting = false;
         let Some(many) = self.ready(&state) else { return (None, false) };
         state.newest_request += 1;
         let number = state.newest_request;
-        state.under_way.insert(number);
+        state.in_flight.insert(number);
         let entries = state.waiting.drain(..many).map(|waiting| waiting.entry).collect();
         (Some(Request { number, entries }), self.has_to_start(&mut state))
     }
 
     /// A request has ended.
     fn end(&self, number: u64) {
-        self.lock().under_way.remove(&number);
+        self.lock().in_flight.remove(&number);
     }
 
     fn has_to_start(&self, state: &mut State<E>) -> bool {
@@ -131,52 +131,52 @@ impl<E: Entry> Batcher<E> {
         starts
     }
 
-    /// How many entries the next request has, if it may go now.
+    /// The number of entries of the next request, if it can be sent now.
     fn ready(&self, state: &State<E>) -> Option<usize> {
         let BatchLimits { entries: most, requests, gathers } = self.limits;
         let max_bytes = self.max_bytes.load(Ordering::Relaxed);
-        let first = state.waiting.front().filter(|_| state.under_way.len() < requests)?;
+        let first = state.waiting.front().filter(|_| state.in_flight.len() < requests)?;
         let (mut many, mut weight, mut bytes) = (0, 0, 0);
         let mut is_full = false;
         for Waiting { entry, push, .. } in &state.waiting {
             let fits = weight + entry.weight() <= most && bytes + entry.bytes() <= max_bytes;
-            let is_together = (gathers || *push == first.push) && entry.goes_with(&first.entry);
+            let is_together = (gathers || *push == first.push) && entry.can_join(&first.entry);
             if many > 0 && !(fits && is_together) {
                 is_full = true;
                 break;
             }
             (many, weight, bytes) = (many + 1, weight + entry.weight(), bytes + entry.bytes());
         }
-        let is_alone = state.under_way.first().is_none_or(|oldest| *oldest > first.since);
+        let is_alone = state.in_flight.first().is_none_or(|oldest| *oldest > first.since);
         (is_full || weight >= most || is_alone || !gathers).then_some(many)
     }
 }
 
-/// Puts entries into a batcher of a place, whose requests are made on the I/O thread. Entries whose request cannot be made are
+/// Adds entries to a batcher of `owner`. Its requests are sent on the I/O thread. If that is not possible, entries are
 /// dropped.
 pub(crate) fn submit<P: Send + Sync + 'static, E: Entry>(
-    place: &Arc<P>,
+    owner: &Arc<P>,
     batcher: fn(&P) -> &Batcher<E>,
     serve: Serve<P, E>,
     entries: impl IntoIterator<Item = E>,
 ) {
-    if batcher(place).push(entries) {
-        start(Arc::clone(place), batcher, serve);
+    if batcher(owner).push(entries) {
+        start(Arc::clone(owner), batcher, serve);
     }
 }
 
-fn start<P: Send + Sync + 'static, E: Entry>(place: Arc<P>, batcher: fn(&P) -> &Batcher<E>, serve: Serve<P, E>) {
-    let worker = Worker { place, batcher, serve, request: None, has_ended: false };
-    // Without the thread the worker is dropped.
+fn start<P: Send + Sync + 'static, E: Entry>(owner: Arc<P>, batcher: fn(&P) -> &Batcher<E>, serve: Serve<P, E>) {
+    let worker = Worker { owner, batcher, serve, request: None, has_ended: false };
+    // If the thread cannot be started, the worker is dropped.
     let _ = io_thread::spawn(worker.run());
 }
 
-/// Makes requests as long as there are some.
+/// Sends requests until there is none to send.
 struct Worker<P: Send + Sync + 'static, E: Entry> {
-    place: Arc<P>,
+    owner: Arc<P>,
     batcher: fn(&P) -> &Batcher<E>,
     serve: Serve<P, E>,
-    /// The number of the request that is under way.
+    /// The number of the request in flight.
     request: Option<u64>,
     has_ended: bool,
 }
@@ -184,15 +184,15 @@ struct Worker<P: Send + Sync + 'static, E: Entry> {
 impl<P: Send + Sync + 'static, E: Entry> Worker<P, E> {
     async fn run(mut self) {
         loop {
-            let (request, starts) = (self.batcher)(&self.place).take();
+            let (request, starts) = (self.batcher)(&self.owner).take();
             if starts {
-                start(Arc::clone(&self.place), self.batcher, self.serve);
+                start(Arc::clone(&self.owner), self.batcher, self.serve);
             }
             let Some(Request { number, entries }) = request else { break };
             self.request = Some(number);
-            (self.serve)(Arc::clone(&self.place), entries).await;
+            (self.serve)(Arc::clone(&self.owner), entries).await;
             self.end();
-            // The callers that have just been answered may have more to do: the next request takes it along.
+            // The callers that have just been answered may submit operations, which join the next request.
             tokio::task::yield_now().await;
         }
         self.has_ended = true;
@@ -200,19 +200,20 @@ impl<P: Send + Sync + 'static, E: Entry> Worker<P, E> {
 
     fn end(&mut self) {
         if let Some(number) = self.request.take() {
-            (self.batcher)(&self.place).end(number);
+            (self.batcher)(&self.owner).end(number);
         }
     }
 }
 
 impl<P: Send + Sync + 'static, E: Entry> Drop for Worker<P, E> {
-    /// A request panicked, or the thread could not be started. What waits is failed, as it may wait for this worker alone.
+    /// A request panicked, or the thread could not be started. Entries that wait are dropped, since no other worker may
+    /// come.
     fn drop(&mut self) {
         if self.has_ended {
             return;
         }
         self.end();
-        let batcher = (self.batcher)(&self.place);
+        let batcher = (self.batcher)(&self.owner);
         while let (Some(request), _) = batcher.take() {
             batcher.end(request.number);
         }
@@ -236,7 +237,7 @@ mod tests {
         Batcher::new(BatchLimits { entries: 10, requests, gathers }, 10_000)
     }
 
-    /// Takes entries in. The requests that go then.
+    /// Adds entries. Returns the requests that can be sent then.
     fn push(batcher: &Batcher<One>, many: u32) -> Vec<Request<One>> {
         let starts = batcher.push((0..many).map(One));
         let ready = take_all(batcher);
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!((sizes(&second), sizes(&end(&in_order, &second[0]))), (vec![2], vec![1]));
     }
 
-    /// A place whose requests panic.
+    /// A owner whose requests panic.
     struct Panics(Batcher<Noted>);
 
     struct Noted(crate::runtime::oneshot::Sender<()>);
@@ -332,13 +333,13 @@ mod tests {
     #[test]
     fn a_request_that_panics_fails_what_waits_and_the_next_one_is_made() {
         let limits = BatchLimits { entries: 10, requests: 1, gathers: true };
-        let place = Arc::new(Panics(Batcher::new(limits, 10_000)));
+        let owner = Arc::new(Panics(Batcher::new(limits, 10_000)));
         for _ in 0..2 {
             let (noted, done): (Vec<_>, Vec<_>) = (0..25)
                 .map(|_| crate::runtime::oneshot::channel(None))
                 .map(|(sender, done)| (Noted(sender), done))
                 .unzip();
-            submit(&place, |place| &place.0, |_, _| Box::pin(async { panic!("on purpose") }), noted);
+            submit(&owner, |owner| &owner.0, |_, _| Box::pin(async { panic!("on purpose") }), noted);
             for done in done {
                 assert!(postbox_core::wait_for(done).is_err());
             }
@@ -346,7 +347,7 @@ mod tests {
         let (sender, done) = crate::runtime::oneshot::channel(None);
         let serve: Serve<Panics, Noted> =
             |_, entries| Box::pin(async move { entries.into_iter().for_each(|Noted(sender)| sender.send(Ok(()))) });
-        submit(&place, |place| &place.0, serve, [Noted(sender)]);
+        submit(&owner, |owner| &owner.0, serve, [Noted(sender)]);
         postbox_core::wait_for(done).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! A flag that is raised once and wakes its waiters.
+//! A token that is cancelled once, and wakes its waiters.
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use postbox_core::{ThreadSafe, Ticket, WaitQueue};
 
-/// Tells that something should stop: a lease is lost, a loop is asked to end. Cheap to clone.
+/// A cancellation token: its owner should stop, since a lease is lost or a loop ends. Cheap to clone.
 ///
 /// ```
 /// let token = postbox::worker::Cancellation::new();
@@ -28,24 +28,24 @@ struct Shared {
 }
 
 impl Cancellation {
-    /// Not cancelled.
+    /// A token that is not cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Raises the flag, for good.
+    /// Cancels the token. That cannot be undone.
     pub fn cancel(&self) {
         if !self.0.raised.swap(true, Ordering::SeqCst) {
             self.0.waiting.wake_all();
         }
     }
 
-    /// Whether the flag is raised.
+    /// Whether the token is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.raised.load(Ordering::SeqCst)
     }
 
-    /// Ready when the flag is raised.
+    /// Ready when the token is cancelled.
     pub fn cancelled(&self) -> Cancelled {
         Cancelled { token: self.clone(), ticket: None }
     }
@@ -69,7 +69,7 @@ impl Future for Cancelled {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if !self.token.is_cancelled() {
-            // Register, then look: a call that raises the flag after this look finds the registration.
+            // Registered before the second check, so that a cancellation after the check finds the registration.
             let this = &mut *self;
             drop(this.token.0.waiting.register(&mut this.ticket, context.waker().clone()));
             if !self.token.is_cancelled() {
@@ -82,12 +82,12 @@ impl Future for Cancelled {
 
 impl Drop for Cancelled {
     fn drop(&mut self) {
-        // Everybody is woken at once, so there is no notification to pass on.
+        // A cancellation wakes all waiters, so there is no notification to pass on.
         drop(self.token.0.waiting.remove(&mut self.ticket));
     }
 }
 
-/// The first of two futures, or `None` if the second was ready first.
+/// Awaits `future`. `None` if `stop` is ready first.
 pub(crate) async fn unless<F: Future>(stop: impl Future<Output = ()>, future: F) -> Option<F::Output> {
     let (mut stop, mut future) = (std::pin::pin!(stop), std::pin::pin!(future));
     std::future::poll_fn(|context| {
@@ -99,7 +99,7 @@ pub(crate) async fn unless<F: Future>(stop: impl Future<Output = ()>, future: F)
     .await
 }
 
-/// Lets others run first.
+/// Yields to other tasks once.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Time: what it is now, and being woken later.
+//! Clocks, alarms and sleeps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,14 +26,14 @@ impl Moment {
         self.0
     }
 
-    /// Later by a duration; the end of time if that is too late.
+    /// The moment a duration later. The last moment that can be represented if the sum overflows.
     #[must_use]
     #[inline]
     pub fn after(self, duration: Duration) -> Self {
         Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long until `later`; zero if it has passed.
+    /// The time until `later`. Zero if `later` is not later.
     pub const fn until(self, later: Moment) -> Duration {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }
@@ -51,31 +51,31 @@ impl From<SystemTime> for Moment {
     }
 }
 
-/// An alarm that was set.
+/// An alarm of a [`Clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Alarm {
     at: Moment,
     number: u64,
 }
 
-/// Tells the time and wakes tasks. The [`SystemClock`] does for everybody except tests, which move time by hand.
+/// Tells the time and wakes tasks. Programs use the [`SystemClock`]; tests have clocks that they move by hand.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// What time it is. Never earlier than it was.
+    /// The present moment. It never goes back.
     fn now(&self) -> Moment;
 
-    /// What the clock on the wall shows, for comparison with times that come from elsewhere.
+    /// The time of the wall clock, for comparison with times of other programs.
     fn wall(&self) -> SystemTime {
         self.now().into()
     }
 
-    /// Wakes `waker` when it is `at`, or soon if that has passed; never before this returns, because the caller may hold
-    /// a lock.
+    /// Wakes `waker` at a moment, or soon if that has passed. Never before this returns, because the caller may hold a
+    /// lock.
     fn set_alarm(&self, at: Moment, waker: Waker) -> Alarm;
 
-    /// Takes an alarm back. One that has rung is not missed.
+    /// Cancels an alarm. Nothing happens if it has rung.
     fn cancel_alarm(&self, alarm: Alarm);
 
-    /// Makes sure that alarms ring. Called before something waits for one.
+    /// Makes sure that alarms will ring. Called before a wait for one.
     ///
     /// # Errors
     /// [`Error::Connection`] if they cannot.
@@ -84,13 +84,13 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The process's own clock: monotonic, and anchored to the wall clock when it was first read.
+/// The clock of the process. It is monotonic, and was set to the wall clock when it was first read.
 ///
-/// One thread, started with the first alarm, serves all of them.
+/// One thread, which the first alarm starts, rings all alarms.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-/// The processor's own counter where that is reliable: three reads of it are in every message's way.
+/// The cycle counter of the processor, where it is reliable: each message reads the clock three times.
 static ANCHOR: LazyLock<(quanta::Clock, u64, Moment)> = LazyLock::new(|| {
     let clock = quanta::Clock::new();
     let raw = clock.raw();
@@ -98,7 +98,7 @@ static ANCHOR: LazyLock<(quanta::Clock, u64, Moment)> = LazyLock::new(|| {
 });
 
 impl SystemClock {
-    /// The clock, to be shared.
+    /// A shared reference to the clock.
     pub fn shared() -> Arc<dyn Clock> {
         static SHARED: OnceLock<Arc<dyn Clock>> = OnceLock::new();
         Arc::clone(SHARED.get_or_init(|| Arc::new(SystemClock)))
@@ -128,7 +128,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Alarms that were set, in order.
+/// Alarms in the order in which they ring.
 #[derive(Debug, Default)]
 pub(crate) struct Alarms {
     wakers: BTreeMap<Alarm, Waker>,
@@ -147,7 +147,7 @@ impl Alarms {
         alarm
     }
 
-    /// What comes back is dropped when no lock is held.
+    /// The caller drops the waker without a lock.
     pub(crate) fn cancel(&mut self, alarm: Alarm) -> Option<Waker> {
         self.wakers.remove(&alarm)
     }
@@ -161,7 +161,7 @@ impl Alarms {
         self.wakers.first_key_value().map(|(alarm, _)| alarm.at)
     }
 
-    /// Takes out what is due. The caller wakes them when it holds no lock.
+    /// Takes out the wakers that are due. The caller wakes them without a lock.
     pub(crate) fn take_due(&mut self, now: Moment) -> Vec<Waker> {
         let mut due = Vec::new();
         while let Some(first) = self.wakers.first_entry()
@@ -173,12 +173,12 @@ impl Alarms {
     }
 }
 
-/// Ready when it is `at`.
+/// Ready at a moment.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     clock: Arc<dyn Clock>,
     at: Moment,
-    /// The waker that it wakes.
+    /// The alarm, and the waker that it wakes.
     alarm: Option<(Alarm, Waker)>,
 }
 
@@ -198,9 +198,9 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let is_set = self.alarm.as_ref().is_some_and(|(_, waker)| waker.will_wake(context.waker()));
-        // One that was to ring so soon may have done so, by a clock that is a little ahead of this one.
+        // An alarm for a moment within a millisecond may have rung early, since the clock of the thread may be ahead.
         if !is_set || self.clock.now().until(self.at) < Duration::from_millis(1) {
-            // The alarm is set before the look, so that a clock moved in between is not missed.
+            // The alarm is set before the time is read, so that a clock which is moved in between is not missed.
             let alarm = self.clock.set_alarm(self.at, context.waker().clone());
             if let Some((old, _)) = self.alarm.replace((alarm, context.waker().clone())) {
                 self.clock.cancel_alarm(old);

@@ -1,24 +1,23 @@
-//! The thread on which connections to servers live that are not to end with anybody's executor, one for the whole process.
+//! The I/O thread of the process. All connections to servers live on it, so they do not end with the caller's executor.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tokio::runtime::Handle;
 
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
-use crate::runtime::background;
-use crate::runtime::oneshot;
+use crate::runtime::{background, lock, oneshot};
 
 static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
 
-/// The thread, which is started if there is none yet.
+/// The runtime of the thread, which is started if it does not run.
 fn thread() -> Result<Handle, Error> {
-    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut thread = lock(&THREAD);
     if let Some(handle) = &*thread {
         return Ok(handle.clone());
     }
-    // Its alarms end requests that take too long.
+    // The background thread rings the alarms for the timeouts of requests.
     background::start()?;
     let failed = |error| Error::connection(format!("cannot start the thread for connections to servers: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -26,26 +25,26 @@ fn thread() -> Result<Handle, Error> {
     let builder = std::thread::Builder::new().name("postbox-network".into());
     builder
         .spawn(move || {
-            // Dropped before the runtime, whose operations fail then.
+            // Dropped before the runtime. The drop of the runtime fails its operations.
             let _ending = Ending;
-            runtime.block_on(until_the_end());
+            runtime.block_on(until_panic());
         })
         .map_err(failed)?;
     *thread = Some(handle.clone());
     Ok(handle)
 }
 
-/// Forgets the thread when it ends, which only a panic can cause. The next operation starts another one.
+/// Dropped when the thread ends, which only a panic can cause. The next operation starts another thread.
 struct Ending;
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        *THREAD.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&THREAD) = None;
     }
 }
 
 #[cfg(not(test))]
-async fn until_the_end() {
+async fn until_panic() {
     std::future::pending().await
 }
 
@@ -53,21 +52,21 @@ async fn until_the_end() {
 static PANICS: tokio::sync::Notify = tokio::sync::Notify::const_new();
 
 #[cfg(test)]
-async fn until_the_end() {
+async fn until_panic() {
     PANICS.notified().await;
     panic!("on purpose");
 }
 
-/// Does something on the thread.
+/// Runs a future on the thread.
 ///
 /// # Errors
-/// If the thread cannot be started. Then nothing is done.
+/// If the thread cannot be started. The future is dropped then.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Result<(), Error> {
     thread()?.spawn(future);
     Ok(())
 }
 
-/// The same, for an answer. It goes on to its end if nobody waits for that any more.
+/// Runs a future on the thread, and answers with its result. The future runs to its end also if the answer is dropped.
 pub(crate) fn ask<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Answer<Result<T, Error>> {
@@ -78,14 +77,15 @@ pub(crate) fn ask<T: Send + 'static>(
     }
 }
 
-/// The same, until nobody waits for the answer any more. One that is there by then goes to `undelivered`.
+/// As [`ask`], but if the answer is dropped, the future is dropped too. A result that is there by then goes to
+/// `undelivered`.
 #[cfg(feature = "redis")]
 pub(crate) fn wait<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
     undelivered: Option<crate::runtime::oneshot::Undelivered<T>>,
 ) -> Answer<Result<T, Error>> {
-    struct Ends(tokio::task::AbortHandle);
-    impl Drop for Ends {
+    struct AbortOnDrop(tokio::task::AbortHandle);
+    impl Drop for AbortOnDrop {
         fn drop(&mut self) {
             self.0.abort();
         }
@@ -95,9 +95,9 @@ pub(crate) fn wait<T: Send + 'static>(
         Err(error) => return Answer::ready(Err(error)),
     };
     let (sender, result) = oneshot::channel(undelivered);
-    let ends = Ends(thread.spawn(async move { sender.send(future.await) }).abort_handle());
+    let abort = AbortOnDrop(thread.spawn(async move { sender.send(future.await) }).abort_handle());
     Answer::from_future(async move {
-        let _ends = ends;
+        let _abort = abort;
         result.await
     })
 }

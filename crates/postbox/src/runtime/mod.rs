@@ -1,6 +1,7 @@
-//! What the backends share to wait and to run: timers, the I/O thread, waiters and oneshot results.
+//! The runtime that the backends share: timers, the I/O thread, batchers, waiters and oneshot results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 pub(crate) mod background;
@@ -10,26 +11,40 @@ pub(crate) mod cancellation;
 pub(crate) mod clock;
 #[cfg(any(feature = "redis", feature = "aws"))]
 pub(crate) mod io_thread;
-#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "redis", feature = "aws")),
+    expect(dead_code, reason = "only these backends undo results that are not delivered")
+)]
 pub(crate) mod oneshot;
-#[cfg(any(feature = "sqlite", feature = "redis"))]
+#[cfg(any(feature = "sqlite", feature = "redis", feature = "aws"))]
+pub(crate) mod open_stores;
 pub(crate) mod waiters;
 
-/// Runs code of the caller's, which may panic: that must not end a thread that all mailboxes share.
-pub(crate) fn survive(act: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
-        // Its drop is the caller's code, too.
+/// Locks a mutex, also if a thread panicked while it held the lock.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    unpoisoned(mutex.lock())
+}
+
+/// The result of a lock, also if a thread panicked while it held the lock.
+pub(crate) fn unpoisoned<T>(result: LockResult<T>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs code of the caller, such as a waker. A panic is caught, so that it does not end a shared thread.
+pub(crate) fn catch_panic(code: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(code)) {
+        // The destructor of the payload is code of the caller too.
         std::mem::forget(panic);
-        tracing::error!("a task or a waker panicked; its thread goes on");
+        tracing::error!("a task or a waker panicked; its thread continues");
     }
 }
 
-/// Wakes a task. The waker is code of its executor.
+/// Wakes a task. The waker is code of the executor, which may panic.
 pub(crate) fn wake(waker: Waker) {
-    survive(|| waker.wake());
+    catch_panic(|| waker.wake());
 }
 
-/// Wakes tasks when all results are there, so that no task runs before.
+/// Wakes tasks after all wakers are collected, so that no task runs before all results are there.
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     let wakers: Vec<Waker> = wakers.collect();

@@ -1,26 +1,26 @@
-//! A result that another thread brings: sent once, awaited once.
+//! A oneshot channel: a result of another thread, sent once and awaited once.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use crate::error::Error;
-use crate::runtime::wake;
+use crate::runtime::{lock, wake};
 
-/// The side that brings the result. If it is dropped without one, the result is an error.
+/// Sends the result. If it is dropped before, the result is an error.
 pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
 
-/// The side that awaits the result.
+/// Awaits the result.
 pub(crate) struct Receiver<T>(Arc<Mutex<Slot<T>>>);
 
-/// Takes a result whose receiver was dropped.
+/// Gets a result whose receiver was dropped.
 pub(crate) type Undelivered<T> = Box<dyn FnOnce(T) + Send>;
 
 struct Slot<T> {
     value: Option<Result<T, Error>>,
     waker: Option<Waker>,
-    /// Whether the receiver has its result, or was dropped.
+    /// Whether the receiver has its result or was dropped.
     is_closed: bool,
     undelivered: Option<Undelivered<T>>,
 }
@@ -30,23 +30,19 @@ pub(crate) fn channel<T>(undelivered: Option<Undelivered<T>>) -> (Sender<T>, Rec
     (Sender(Arc::clone(&slot)), Receiver(slot))
 }
 
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<T> Sender<T> {
-    /// Whether the receiver was dropped and a result would have to be undone: then the work need not be done.
+    /// Whether the receiver was dropped, and a result would go to `undelivered`. Then the work need not be done.
     pub(crate) fn is_unwanted(&self) -> bool {
         let slot = lock(&self.0);
         slot.is_closed && slot.undelivered.is_some()
     }
 
-    /// Brings the result, and wakes the receiver.
+    /// Sends the result, and wakes the receiver.
     pub(crate) fn send(&self, value: Result<T, Error>) {
         self.put(value).into_iter().for_each(wake);
     }
 
-    /// Brings the result, and returns the waker of the receiver. For results of one batch: all are there before the first
+    /// Sends the result, and returns the waker of the receiver. So all results of a batch are there before the first
     /// receiver runs.
     pub(crate) fn put(&self, value: Result<T, Error>) -> Option<Waker> {
         let mut slot = lock(&self.0);
@@ -95,7 +91,7 @@ impl<T> Drop for Receiver<T> {
         let mut slot = lock(&self.0);
         slot.is_closed = true;
         let (value, waker) = (slot.value.take(), slot.waker.take());
-        // A result that is still to come is handled by the sender.
+        // The sender handles a result that comes later.
         let undelivered = if value.is_some() { slot.undelivered.take() } else { None };
         drop(slot);
         drop(waker);

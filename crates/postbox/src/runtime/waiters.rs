@@ -1,11 +1,11 @@
-//! Those who wait for something that happens in another place or thread.
+//! Waiters for events of other threads and processes, by key, and the long poll of a waiter.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,194 +15,203 @@ use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Clock, Sleep};
-use crate::runtime::{survive, wake};
+use crate::runtime::{lock, wake};
 
-/// Those who wait, by what they wait for.
-pub(crate) struct Hubs<K> {
-    hubs: Mutex<HashMap<K, Arc<Hub>>>,
+/// The waiters of a store, by the key of the event that they wait for.
+pub(crate) struct Waiters<K> {
+    /// Each list with its number of waiters. The last waiter removes it.
+    lists: Mutex<HashMap<K, (usize, Arc<WaitList>)>>,
 }
 
-impl<K> Default for Hubs<K> {
-    fn default() -> Self {
-        Hubs { hubs: Mutex::default() }
-    }
-}
-
-/// Those who wait for one thing. What happens is counted, so that nothing between a look and a wait is missed.
+/// The waiters for one event.
 #[derive(Default)]
-pub(crate) struct Hub {
-    /// How many wait here. Changed under the lock of the map.
-    users: AtomicUsize,
+struct WaitList {
+    /// The number of events, so that none is missed between an attempt and the wait after it.
     generation: AtomicU64,
-    waiting: WaitQueue<ThreadSafe>,
+    queue: WaitQueue<ThreadSafe>,
 }
 
-impl Hub {
-    pub(crate) fn generation(&self) -> u64 {
+impl WaitList {
+    fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
     }
+
+    fn next_generation(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
-impl<K: Clone + Eq + Hash> Hubs<K> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Hub>>> {
-        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+impl<K> Default for Waiters<K> {
+    fn default() -> Self {
+        Waiters { lists: Mutex::default() }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Waiters<K> {
+    /// Adds a waiter. Also returns whether there was none before, for any key.
+    pub(crate) fn add(self: &Arc<Self>, key: K) -> (Waiter<K>, bool) {
+        let mut lists = lock(&self.lists);
+        let is_first = lists.is_empty();
+        let (waiters, list) = lists.entry(key.clone()).or_default();
+        *waiters += 1;
+        (Waiter { waiters: Arc::clone(self), key, list: Arc::clone(list) }, is_first)
     }
 
-    pub(crate) fn get(&self, key: &K) -> Arc<Hub> {
-        let mut hubs = self.lock();
-        let hub = hubs.entry(key.clone()).or_default();
-        hub.users.fetch_add(1, Ordering::Relaxed);
-        Arc::clone(hub)
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.lists).is_empty()
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn is_waited_for(&self, key: &K) -> bool {
-        self.lock().contains_key(key)
+    pub(crate) fn contains(&self, key: &K) -> bool {
+        lock(&self.lists).contains_key(key)
     }
 
-    /// Ends what [`get`](Self::get) began. The last user takes the hub out of the map.
-    pub(crate) fn put_back(&self, key: &K, hub: &Hub) {
-        let mut hubs = self.lock();
-        if hub.users.fetch_sub(1, Ordering::Relaxed) == 1 {
-            hubs.remove(key);
-        }
-    }
-
-    /// Wakes at most this number of the waiters of one key.
-    pub(crate) fn wake(&self, key: &K, many: u64) {
-        let Some(hub) = self.lock().get(key).cloned() else { return };
-        hub.generation.fetch_add(1, Ordering::SeqCst);
-        for _ in 0..many {
-            match hub.waiting.notify_one() {
+    /// Wakes at most `count` waiters for an event.
+    pub(crate) fn wake(&self, key: &K, count: u64) {
+        let Some(list) = lock(&self.lists).get(key).map(|(_, list)| Arc::clone(list)) else { return };
+        list.next_generation();
+        for _ in 0..count {
+            match list.queue.notify_one() {
                 Some(waker) => wake(waker),
                 None => break,
             }
         }
     }
 
+    /// Wakes all waiters for all events.
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
     pub(crate) fn wake_all(&self) {
-        let hubs: Vec<Arc<Hub>> = self.lock().values().cloned().collect();
-        for hub in hubs {
-            hub.generation.fetch_add(1, Ordering::SeqCst);
-            survive(|| hub.waiting.wake_all());
+        let lists: Vec<Arc<WaitList>> = lock(&self.lists).values().map(|(_, list)| Arc::clone(list)).collect();
+        for list in lists {
+            list.next_generation();
+            crate::runtime::catch_panic(|| list.queue.wake_all());
         }
     }
 }
 
-/// A place that has to know whether there are waiters.
-pub(crate) trait Watched {
-    fn begin_waiting(self: &Arc<Self>);
-    fn end_waiting(&self);
-}
-
-/// Somebody waits for one thing, until this is dropped.
-pub(crate) struct Waits<P: Watched, K: Clone + Eq + Hash> {
-    place: Arc<P>,
-    hubs: fn(&P) -> &Hubs<K>,
+/// A waiter, until this is dropped.
+pub(crate) struct Waiter<K: Clone + Eq + Hash> {
+    waiters: Arc<Waiters<K>>,
     key: K,
-    hub: Option<Arc<Hub>>,
+    list: Arc<WaitList>,
 }
 
-impl<P: Watched, K: Clone + Eq + Hash> Waits<P, K> {
-    pub(crate) fn begin(place: Arc<P>, hubs: fn(&P) -> &Hubs<K>, key: K) -> Self {
-        place.begin_waiting();
-        let hub = Some(hubs(&place).get(&key));
-        Waits { place, hubs, key, hub }
-    }
-
-    pub(crate) fn hub(&self) -> &Arc<Hub> {
-        self.hub.as_ref().expect("taken only by the drop")
-    }
-}
-
-impl<P: Watched, K: Clone + Eq + Hash> Drop for Waits<P, K> {
+impl<K: Clone + Eq + Hash> Drop for Waiter<K> {
     fn drop(&mut self) {
-        self.place.end_waiting();
-        if let Some(hub) = self.hub.take() {
-            (self.hubs)(&self.place).put_back(&self.key, &hub);
-        }
-    }
-}
-
-/// Ready when something has happened since `seen`.
-pub(crate) struct Happened {
-    hub: Arc<Hub>,
-    seen: u64,
-    ticket: Option<Ticket>,
-}
-
-impl Happened {
-    pub(crate) const fn since(hub: Arc<Hub>, seen: u64) -> Self {
-        Happened { hub, seen, ticket: None }
-    }
-}
-
-impl Future for Happened {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        if this.hub.generation() == this.seen {
-            // Registered, then looked at again: a call that counts up after this finds the registration.
-            drop(this.hub.waiting.register(&mut this.ticket, context.waker().clone()));
-            if this.hub.generation() == this.seen {
-                return Poll::Pending;
+        let mut lists = lock(&self.waiters.lists);
+        if let Some((waiters, _)) = lists.get_mut(&self.key) {
+            *waiters -= 1;
+            if *waiters == 0 {
+                lists.remove(&self.key);
             }
         }
-        // It takes the notification with it: it looks at once.
-        drop(this.hub.waiting.remove(&mut this.ticket));
-        Poll::Ready(())
     }
 }
 
-impl Drop for Happened {
+/// The outcome of an attempt to take something from a store.
+pub(crate) enum Attempt<T> {
+    Taken(T),
+    /// There is nothing yet. If the store knows when there will be something, this is the time until then.
+    Empty(Option<Duration>),
+}
+
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+impl<T> Attempt<Vec<T>> {
+    /// The outcome of a receive.
+    pub(crate) fn of_receive(received: Vec<T>, due: Option<Duration>) -> Self {
+        if received.is_empty() { Attempt::Empty(due) } else { Attempt::Taken(received) }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Waiter<K> {
+    /// Attempts until something is taken or `wait` is over: at each event, and when an attempt said that there will be
+    /// something.
+    ///
+    /// A waiter that ends after it was woken, or that knows when there will be something, wakes another waiter in its
+    /// place.
+    pub(crate) async fn long_poll<T>(
+        &self,
+        clock: &Arc<dyn Clock>,
+        wait: Duration,
+        mut attempt: impl FnMut() -> Answer<Result<Attempt<T>, Error>>,
+    ) -> Result<Option<T>, Error> {
+        clock.start()?;
+        let deadline = clock.now().after(wait);
+        let mut successor = WakeSuccessor { list: &self.list, is_needed: false };
+        let mut is_woken = false;
+        loop {
+            // Read before the attempt, so that an event during the attempt is not missed.
+            let seen = self.list.generation();
+            let knows_due = successor.is_needed;
+            // An attempt that is dropped or fails has taken nothing: another waiter has to be woken for the event.
+            successor.is_needed |= is_woken;
+            let outcome = attempt().await.inspect_err(|_| successor.is_needed = true)?;
+            successor.is_needed = knows_due;
+            let due = match outcome {
+                Attempt::Taken(taken) => return Ok(Some(taken)),
+                Attempt::Empty(due) => due,
+            };
+            successor.is_needed |= due.is_some();
+            if clock.now() >= deadline {
+                return Ok(None);
+            }
+            let next = due.map_or(deadline, |due| deadline.min(clock.now().after(due)));
+            let sleep = Sleep::until(Arc::clone(clock), next);
+            let event = NextEvent { list: Arc::clone(&self.list), seen, ticket: None };
+            is_woken = unless(sleep, event).await.is_some();
+        }
+    }
+}
+
+/// Wakes another waiter when it is dropped, if that is needed.
+struct WakeSuccessor<'a> {
+    list: &'a WaitList,
+    is_needed: bool,
+}
+
+impl Drop for WakeSuccessor<'_> {
     fn drop(&mut self) {
-        if self.ticket.is_some()
-            && self.hub.waiting.remove(&mut self.ticket).is_none()
-            && let Some(next) = self.hub.waiting.notify_one()
-        {
+        if let Some(next) = Some(self.list).filter(|_| self.is_needed).and_then(|list| list.queue.notify_one()) {
+            self.list.next_generation();
             next.wake();
         }
     }
 }
 
-/// Looks until there is something, or the time is up. A look that finds nothing says how long there will be nothing by
-/// itself; what happens earlier wakes.
-///
-/// Whoever knows of a moment, or was told of something and has not seen it yet, and leaves, lets another one look.
-pub(crate) async fn look_until<T>(
-    hub: &Arc<Hub>,
-    clock: &Arc<dyn Clock>,
-    wait: Duration,
-    mut look: impl FnMut() -> Answer<Result<(Vec<T>, Option<Duration>), Error>>,
-) -> Result<Vec<T>, Error> {
-    struct PassOn<'a>(&'a Hub, bool);
-    impl Drop for PassOn<'_> {
-        fn drop(&mut self) {
-            if let Some(next) = Some(self.0).filter(|_| self.1).and_then(|hub| hub.waiting.notify_one()) {
-                self.0.generation.fetch_add(1, Ordering::SeqCst);
-                next.wake();
+/// Ready when there has been an event after the generation `seen`.
+struct NextEvent {
+    list: Arc<WaitList>,
+    seen: u64,
+    ticket: Option<Ticket>,
+}
+
+impl Future for NextEvent {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.list.generation() == this.seen {
+            // The generation is read again after the registration: an event after that finds the registration.
+            drop(this.list.queue.register(&mut this.ticket, context.waker().clone()));
+            if this.list.generation() == this.seen {
+                return Poll::Pending;
             }
         }
+        // A notification need not be passed on: the attempt that follows is made for it.
+        drop(this.list.queue.remove(&mut this.ticket));
+        Poll::Ready(())
     }
-    clock.start()?;
-    let deadline = clock.now().after(wait);
-    let mut knows = PassOn(hub, false);
-    let mut is_told = false;
-    loop {
-        // What happens from here on is not missed.
-        let seen = hub.generation();
-        // A look that is given up or fails may have been for something that is still there: the next one is told.
-        let knew = knows.1;
-        knows.1 |= is_told;
-        let (found, due) = look().await.inspect_err(|_| knows.1 = true)?;
-        knows.1 = knew || due.is_some();
-        if !found.is_empty() || clock.now() >= deadline {
-            return Ok(found);
+}
+
+impl Drop for NextEvent {
+    fn drop(&mut self) {
+        if self.ticket.is_some()
+            && self.list.queue.remove(&mut self.ticket).is_none()
+            && let Some(next) = self.list.queue.notify_one()
+        {
+            next.wake();
         }
-        let next = due.map_or(deadline, |due| deadline.min(clock.now().after(due)));
-        let sleep = Sleep::until(Arc::clone(clock), next);
-        is_told = unless(sleep, Happened::since(Arc::clone(hub), seen)).await.is_some();
     }
 }
 
@@ -225,31 +234,33 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_last_takes_the_hub_along() {
-        let hubs = Hubs::<&str>::default();
-        let many = |hubs: &Hubs<&str>| hubs.lock().len();
-        let [first, second] = [(); 2].map(|()| hubs.get(&"jobs"));
-        // Something else still holds the hub: a wake-up on another thread, for example.
-        let held = Arc::clone(&first);
-        hubs.put_back(&"jobs", &first);
-        assert_eq!(many(&hubs), 1, "somebody waits");
-        hubs.put_back(&"jobs", &second);
-        assert_eq!(many(&hubs), 0, "an entry for each thing that was ever waited for");
+    fn the_last_waiter_for_an_event_removes_its_list() {
+        let waiters = Arc::new(Waiters::<&str>::default());
+        let count = || lock(&waiters.lists).len();
+        let (first, is_first) = waiters.add("jobs");
+        let (second, is_second_first) = waiters.add("jobs");
+        assert!(is_first && !is_second_first);
+        // Another owner of the list does not keep it in the map: a wake-up on another thread, for example.
+        let held = Arc::clone(&first.list);
+        drop(first);
+        assert_eq!(count(), 1, "the second waiter is still there");
+        drop(second);
+        assert_eq!(count(), 0, "the map grows with each event that was ever waited for");
         drop(held);
     }
 
-    type Look = Answer<Result<(Vec<u32>, Option<Duration>), Error>>;
+    type Outcome = Answer<Result<Attempt<u32>, Error>>;
 
     #[test]
-    fn who_is_told_and_leaves_before_it_has_looked_tells_the_next() {
-        let hubs = Hubs::<&str>::default();
-        let hub = hubs.get(&"jobs");
-        // The first look finds nothing, the second does not come to an end.
-        let looks = || {
+    fn a_waiter_that_is_woken_and_dropped_before_its_attempt_ends_wakes_the_next_one() {
+        let waiters = Arc::new(Waiters::<&str>::default());
+        let (waiter, _) = waiters.add("jobs");
+        // The first attempt finds nothing, the second does not end.
+        let attempts = || {
             let mut is_first = true;
-            move || -> Look {
+            move || -> Outcome {
                 if std::mem::take(&mut is_first) {
-                    Answer::ready(Ok((Vec::new(), None)))
+                    Answer::ready(Ok(Attempt::Empty(None)))
                 } else {
                     Answer::from_future(std::future::pending())
                 }
@@ -257,17 +268,18 @@ mod tests {
         };
         let wait = Duration::from_secs(60);
         let clock = SystemClock::shared();
-        let [mut first, mut second] = [looks(), looks()].map(|look| Box::pin(look_until(&hub, &clock, wait, look)));
+        let [mut first, mut second] =
+            [attempts(), attempts()].map(|attempt| Box::pin(waiter.long_poll(&clock, wait, attempt)));
         let flags = [(); 2].map(|()| Arc::new(Flag::default()));
         let wakers = flags.clone().map(Waker::from);
         assert!(first.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
         assert!(second.as_mut().poll(&mut Context::from_waker(&wakers[1])).is_pending());
 
-        hubs.wake(&"jobs", 1);
-        assert!(flags[0].0.load(Ordering::SeqCst), "the one that has waited for longest is told");
+        waiters.wake(&"jobs", 1);
+        assert!(flags[0].0.load(Ordering::SeqCst), "the waiter that has waited longest is woken");
         assert!(!flags[1].0.load(Ordering::SeqCst));
-        assert!(first.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending(), "it looks");
+        assert!(first.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending(), "its attempt does not end");
         drop(first);
-        assert!(flags[1].0.load(Ordering::SeqCst), "otherwise nobody looks for what is there");
+        assert!(flags[1].0.load(Ordering::SeqCst), "otherwise no waiter makes an attempt for the event");
     }
 }

@@ -1,4 +1,4 @@
-//! A clock that stands still until it is moved.
+//! A clock that tests move.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::runtime::background;
 use crate::runtime::clock::{Alarm, Alarms, Clock, Moment};
 
-/// A clock that a test moves. Alarms ring when it is moved past them.
+/// A clock that stands still until a test moves it. Alarms ring when it is moved past them.
 ///
 /// ```
 /// use postbox::testing::ManualClock;
@@ -31,13 +31,13 @@ struct State {
 }
 
 impl ManualClock {
-    /// Stands at the second of January, 2030.
+    /// A clock that shows the second of January, 2030.
     pub fn new() -> Self {
         let now = Moment::from_nanos(1_893_542_400_000_000_000);
         ManualClock { state: Arc::new(Mutex::new(State { now, alarms: Alarms::new() })) }
     }
 
-    /// Moves the clock, alarm by alarm: a task that is woken by one sees the time for which it was set, if it looks at once.
+    /// Moves the clock from alarm to alarm. A task that an alarm wakes reads the time of that alarm, if it reads it at once.
     pub fn advance(&self, by: Duration) {
         let end = self.now().after(by);
         loop {
@@ -55,7 +55,7 @@ impl ManualClock {
         }
     }
 
-    /// How many alarms are set: tasks that wait for time to pass.
+    /// The number of alarms that are set: one for each task that waits for a time.
     pub fn alarms(&self) -> usize {
         self.lock().alarms.len()
     }
@@ -81,7 +81,7 @@ impl Clock for ManualClock {
         let is_past = at <= state.now;
         let alarm = state.alarms.set(at, waker);
         if is_past {
-            // The caller may hold a lock that the waker takes: the background wakes it.
+            // Woken by the background thread, because the caller may hold a lock that the waker takes.
             let waker = state.alarms.cancel(alarm);
             drop(state);
             background::spawn(async move { waker.into_iter().for_each(Waker::wake) });

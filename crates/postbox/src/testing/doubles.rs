@@ -1,4 +1,4 @@
-//! Mailboxes that drop or collect, and replies that are there.
+//! Mailboxes that drop or collect messages, and replies that have come.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::backend::{
-    Backend, Batch, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive,
-    Redrive, Visibility,
+    Backend, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
+    Visibility,
 };
 use crate::backends::memory::MemoryReplyStore;
 use crate::error::Error;
@@ -17,11 +17,11 @@ use crate::mailbox::id::{MessageId, ReplyId};
 use crate::mailbox::operation::Answer;
 use crate::mailbox::{Mailbox, UntypedMailbox};
 use crate::reply::Reply;
-use crate::reply::store::{ReplyStore, ReplyValue};
+use crate::reply::store::{Replies, ReplyStore, ReplyValue};
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::{Sleep, SystemClock};
 
-/// Takes everything and gives nothing. Keeps what it took, if it collects.
+/// A backend that accepts messages and never delivers them. It keeps them if it collects.
 #[derive(Clone, Debug)]
 struct Sink {
     kind: &'static str,
@@ -69,13 +69,13 @@ impl Backend for Sink {
     }
 }
 
-/// No receipt of it is good.
+/// The result of settling, since no message was delivered.
 fn expired(id: MessageId) -> Result<(), Error> {
     Err(Error::ReceiptHandleExpired { id })
 }
 
 impl ByteMailbox for Sink {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         let ids = messages.iter().map(|message| Ok(message.id.clone())).collect();
         if let Some(sent) = &self.sent {
             sent.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
@@ -94,15 +94,15 @@ impl ByteMailbox for Sink {
         })
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         Answer::ready(receipts.into_iter().map(|receipt| expired(receipt.id)).collect())
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         Answer::ready(changes.into_iter().map(|(receipt, _)| expired(receipt.id)).collect())
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, letters: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         Answer::ready(letters.into_iter().map(|(receipt, _)| expired(receipt.id)).collect())
     }
 
@@ -177,7 +177,7 @@ macro_rules! double {
     };
 }
 
-/// Drops what is sent and has nothing to receive. Its replies never come.
+/// A mailbox that drops every message, and has none to receive. Its replies never come.
 ///
 /// ```
 /// use postbox::testing::NullMailbox;
@@ -193,7 +193,7 @@ pub struct NullMailbox<T, R = (), C = Json> {
 }
 
 impl<T, R, C> NullMailbox<T, R, C> {
-    /// Drops everything.
+    /// A mailbox that drops every message.
     pub fn new() -> Self {
         NullMailbox { mailbox: Sink::new("null", false).mailbox() }
     }
@@ -201,7 +201,7 @@ impl<T, R, C> NullMailbox<T, R, C> {
 
 double!(NullMailbox);
 
-/// Keeps what is sent, for a test to look at, and has nothing to receive.
+/// A mailbox that keeps sent messages for a test to check, and has none to receive.
 ///
 /// ```
 /// use postbox::testing::CollectingMailbox;
@@ -218,16 +218,16 @@ pub struct CollectingMailbox<T, R = (), C = Json> {
 }
 
 impl<T, R, C> CollectingMailbox<T, R, C> {
-    /// Nothing sent yet.
+    /// A mailbox without messages.
     pub fn new() -> Self {
         let sink = Sink::new("collecting", true);
         CollectingMailbox { mailbox: sink.mailbox(), sink }
     }
 
-    /// The bodies that were sent, in order.
+    /// The decoded bodies of the sent messages, in order.
     ///
     /// # Panics
-    /// If one is not a `T`.
+    /// If a body cannot be decoded as a `T`.
     pub fn sent(&self) -> Vec<T>
     where
         C: Decode<T>,
@@ -236,7 +236,7 @@ impl<T, R, C> CollectingMailbox<T, R, C> {
         self.sink.sent().into_iter().map(decode).collect()
     }
 
-    /// The messages that were sent, in order, with all that travels with them.
+    /// The sent messages, in order, with their metadata.
     pub fn sent_messages(&self) -> Vec<Outgoing> {
         self.sink.sent()
     }
@@ -257,7 +257,7 @@ impl CollectingMailbox<()> {
     }
 }
 
-/// Makes replies that have come already.
+/// Constructs replies that have come already.
 ///
 /// ```
 /// use postbox::testing::ImmediateReply;
@@ -290,8 +290,8 @@ impl ImmediateReply {
         let body = C::encode(answer).unwrap_or_else(|error| panic!("the answer of an ImmediateReply: {error}"));
         let (store, id) = (Arc::new(MemoryReplyStore::new()), ReplyId::new());
         let created = store.create(id.clone(), Duration::from_secs(300)).blocking();
-        let resolved = store.resolve(id.clone(), ReplyValue { body, content_type: C::CONTENT_TYPE }).blocking();
+        let resolved = store.resolve(id.clone(), ReplyValue::new(body, C::CONTENT_TYPE)).blocking();
         debug_assert!(created.is_ok() && resolved.is_ok());
-        Reply::new(store, id, SystemClock::shared())
+        Reply::new(Replies::new("memory", Some(store)), id, SystemClock::shared())
     }
 }

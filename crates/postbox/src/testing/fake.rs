@@ -1,4 +1,4 @@
-//! A mailbox that works, until the test says otherwise.
+//! A mailbox with faults on demand.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::clock::ManualClock;
 use crate::backend::{
-    Backend, Batch, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive,
-    Redrive, Visibility,
+    Backend, ByteMailbox, Counts, DeadLetter, Delivery, Limits, MailboxSettings, Outgoing, Receipt, Receive, Redrive,
+    Visibility,
 };
 use crate::backends::memory::{MemoryBackend, MemoryMailbox};
 use crate::error::Error;
@@ -22,14 +22,14 @@ use crate::reply::store::{ReplyEntry, ReplyStore, ReplyValue, Resolved};
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::Clock;
 
-/// What goes wrong.
+/// The faults that a test has set.
 #[derive(Debug, Default)]
 struct Faults {
-    /// Every verb fails with it.
+    /// The error of every verb.
     connection: Option<Error>,
-    /// The next batch: which of its entries fail, and how.
+    /// The errors of entries of the next batch, by their index.
     entries: BTreeMap<usize, Error>,
-    /// How many of the next deliveries come a second time.
+    /// The number of next deliveries that are repeated.
     duplicates: usize,
 }
 
@@ -41,35 +41,31 @@ impl Script {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer of a verb that takes no entries.
+    /// Runs a verb without entries, unless it is to fail.
     fn or<T>(&self, act: impl FnOnce() -> Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
         let broken = self.lock().connection.clone();
         broken.map_or_else(act, |error| Answer::ready(Err(error)))
     }
 
-    /// The answer of a batch verb: entries that the script fails are not done.
+    /// Runs a batch verb with the entries that are not to fail.
     fn each<E, T: 'static>(
         &self,
-        entries: Batch<E>,
-        act: impl FnOnce(Batch<E>) -> Answer<Batch<Result<T, Error>>>,
-    ) -> Answer<Batch<Result<T, Error>>> {
+        entries: Vec<E>,
+        act: impl FnOnce(Vec<E>) -> Answer<Vec<Result<T, Error>>>,
+    ) -> Answer<Vec<Result<T, Error>>> {
         let mut faults = self.lock();
         if let Some(error) = &faults.connection {
             return Answer::ready(entries.iter().map(|_| Err(error.clone())).collect());
         }
         let failing = std::mem::take(&mut faults.entries);
         drop(faults);
-        let (many, mut good) = (entries.len(), Batch::new());
-        good.extend(
-            entries.into_iter().enumerate().filter(|(at, _)| !failing.contains_key(at)).map(|(_, entry)| entry),
-        );
-        act(good).map(move |done| {
-            let mut done = done.into_iter();
-            let merged = (0..many).map(|at| match failing.get(&at) {
-                Some(error) => Err(error.clone()),
-                None => done.next().expect("a verb answers each entry"),
-            });
-            merged.collect()
+        let many = entries.len();
+        let good = entries.into_iter().enumerate().filter(|(at, _)| !failing.contains_key(at)).map(|(_, entry)| entry);
+        act(good.collect()).map(move |mut results| {
+            for (at, error) in failing.into_iter().filter(|(at, _)| *at < many) {
+                results.insert(at, Err(error));
+            }
+            results
         })
     }
 }
@@ -95,41 +91,41 @@ pub struct FakeBackend {
 }
 
 impl FakeBackend {
-    /// Works, with a clock that stands still.
+    /// A backend without faults, with a clock that stands still.
     pub fn new() -> Self {
         let clock = ManualClock::new();
         let memory = MemoryBackend::with_clock(Arc::new(clock.clone()));
         FakeBackend { memory, clock, script: Script::default(), limits: Limits::generous() }
     }
 
-    /// Declares other limits, to see what a program does on a place that allows less.
+    /// Declares other limits, to test a program on a backend that allows less.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Its clock.
+    /// The clock of the backend.
     pub fn clock(&self) -> &ManualClock {
         &self.clock
     }
 
-    /// Every verb fails so, until [`clear_connection_error`](Self::clear_connection_error).
+    /// Makes every verb fail with this error, until [`clear_connection_error`](Self::clear_connection_error).
     pub fn set_connection_error(&self, error: Error) {
         self.script.lock().connection = Some(error);
     }
 
-    /// Works again.
+    /// Ends the fault of [`set_connection_error`](Self::set_connection_error).
     pub fn clear_connection_error(&self) {
         self.script.lock().connection = None;
     }
 
-    /// In the next batch that is sent or finished, the entries at these places fail, and only these.
-    pub fn fail_entries(&self, places: impl IntoIterator<Item = usize>, error: Error) {
-        self.script.lock().entries = places.into_iter().map(|place| (place, error.clone())).collect();
+    /// Makes the entries with these indexes fail, in the next batch that is sent or settled.
+    pub fn fail_entries(&self, indexes: impl IntoIterator<Item = usize>, error: Error) {
+        self.script.lock().entries = indexes.into_iter().map(|index| (index, error.clone())).collect();
     }
 
-    /// Each of the next deliveries comes once more, whatever becomes of the first: at least once is not exactly once.
+    /// Repeats the next deliveries, even of messages that are acknowledged, to test a consumer for "at least once".
     pub fn deliver_twice(&self, deliveries: usize) {
         self.script.lock().duplicates = deliveries;
     }
@@ -181,7 +177,7 @@ struct FakeBytes {
 }
 
 impl ByteMailbox for FakeBytes {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         self.script.each(messages, |messages| self.memory.send(messages))
     }
 
@@ -206,15 +202,15 @@ impl ByteMailbox for FakeBytes {
         })
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         self.script.each(receipts, |receipts| self.memory.acknowledge(receipts))
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         self.script.each(changes, |changes| self.memory.set_visibility(changes))
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, letters: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         self.script.each(letters, |letters| self.memory.dead_letter(letters))
     }
 
@@ -303,7 +299,7 @@ impl ReplyStore for FakeReplies {
     }
 }
 
-/// A mailbox of a test: complete, in memory, with a clock that is moved by hand and faults on demand.
+/// A complete mailbox in memory, with a clock that the test moves, and faults on demand.
 ///
 /// ```
 /// use postbox::testing::FakeMailbox;
@@ -313,12 +309,12 @@ impl ReplyStore for FakeReplies {
 /// let mailbox: FakeMailbox<String> = FakeMailbox::new();
 /// mailbox.send("one").blocking()?;
 ///
-/// // A consumer that is too slow.
+/// // A slow consumer loses its lease.
 /// let message = mailbox.receive().blocking()?.remove(0);
 /// mailbox.advance(Duration::from_secs(30));
 /// assert!(matches!(message.acknowledge().blocking(), Err(Error::ReceiptHandleExpired { .. })));
 ///
-/// // A connection that breaks.
+/// // The connection breaks.
 /// mailbox.set_connection_error(Error::connection("Redis is down"));
 /// assert!(mailbox.send("two").blocking().is_err());
 /// # Ok::<(), Error>(())
@@ -344,7 +340,7 @@ impl<T, R, C> FakeMailbox<T, R, C> {
         FakeMailbox { mailbox: mailbox.unwrap_or_else(|error| panic!("{error}")), backend }
     }
 
-    /// The backend, for a second mailbox or for its own settings.
+    /// The backend, to open another mailbox on it.
     pub const fn backend(&self) -> &FakeBackend {
         &self.backend
     }
@@ -354,27 +350,27 @@ impl<T, R, C> FakeMailbox<T, R, C> {
         self.backend.clock.advance(by);
     }
 
-    /// Ends a lease at once, as if its time were up. `false` if it had ended.
+    /// Ends a lease at once. Returns `false` if it had ended.
     pub fn expire_handle(&self, handle: &ReceiptHandle) -> bool {
         self.backend.memory.open(self.mailbox.name(), &MailboxSettings::default()).expire(handle)
     }
 
-    /// Every operation fails so, until [`clear_connection_error`](Self::clear_connection_error).
+    /// Makes every operation fail with this error, until [`clear_connection_error`](Self::clear_connection_error).
     pub fn set_connection_error(&self, error: Error) {
         self.backend.set_connection_error(error);
     }
 
-    /// Works again.
+    /// Ends the fault of [`set_connection_error`](Self::set_connection_error).
     pub fn clear_connection_error(&self) {
         self.backend.clear_connection_error();
     }
 
-    /// In the next batch that is sent or finished, the entries at these places fail, and only these.
-    pub fn fail_entries(&self, places: impl IntoIterator<Item = usize>, error: Error) {
-        self.backend.fail_entries(places, error);
+    /// Makes the entries with these indexes fail, in the next batch that is sent or settled.
+    pub fn fail_entries(&self, indexes: impl IntoIterator<Item = usize>, error: Error) {
+        self.backend.fail_entries(indexes, error);
     }
 
-    /// Each of the next deliveries comes once more, whatever becomes of the first.
+    /// Repeats the next deliveries, even of messages that are acknowledged.
     pub fn deliver_twice(&self, deliveries: usize) {
         self.backend.deliver_twice(deliveries);
     }

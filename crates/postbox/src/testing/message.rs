@@ -6,14 +6,14 @@ use std::time::SystemTime;
 use crate::backends::memory::MemoryBackend;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Decode, Encode, Json};
-use crate::mailbox::connection::Connection;
 use crate::mailbox::handle::{Core, HandleOptions};
 use crate::mailbox::id::MessageId;
 use crate::mailbox::message::Message;
 use crate::reply::Reply;
 use crate::resolver::MailboxResolver;
+use crate::resolver::address::MailboxName;
 
-/// Builds a message as a handler gets it. Its lease is real, on a mailbox of its own: it can be finished, once.
+/// Builds a message for a test of a handler. It comes from a real mailbox in memory, so it can be settled once.
 ///
 /// ```
 /// use postbox::testing::{FakeMailboxResolver, MessageBuilder};
@@ -45,7 +45,7 @@ pub struct MessageBuilder<T> {
 }
 
 impl<T> MessageBuilder<T> {
-    /// A message with this body.
+    /// A builder of a message with this body.
     pub const fn new(body: T) -> Self {
         MessageBuilder {
             body,
@@ -58,49 +58,46 @@ impl<T> MessageBuilder<T> {
         }
     }
 
-    /// Its id.
+    /// Sets the id. Default: a new one.
     pub fn id(mut self, id: impl Into<MessageId>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// How often it was delivered.
+    /// Sets the number of deliveries. Default: 1.
     pub fn delivery_count(mut self, count: u32) -> Self {
         self.delivery_count = count;
         self
     }
 
-    /// When it was sent.
+    /// Sets the time at which the message was sent. Default: now.
     pub fn enqueued_at(mut self, time: SystemTime) -> Self {
         self.enqueued_at = Some(time);
         self
     }
 
-    /// What the sender wrote on it.
+    /// Sets an attribute.
     pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.attributes.push((name.into(), value.into()));
         self
     }
 
-    /// Where an answer should go.
+    /// Sets the address for an answer.
     pub fn reply_to(mut self, address: impl Into<String>) -> Self {
         self.reply_to = Some(address.into());
         self
     }
 
-    /// Where `reply_to` leads. Without it, nowhere.
+    /// Sets the resolver of `reply_to`. Without one, there is no mailbox for an answer.
     pub fn resolver(mut self, resolver: impl MailboxResolver) -> Self {
         self.resolver = Some(Arc::new(resolver));
         self
     }
 
     fn mailbox<R, C>(&self) -> Mailbox<T, R, C> {
-        let connection = Connection::new(MemoryBackend::new());
-        let plain: Mailbox<T, R, C> = connection.mailbox("test").unwrap_or_else(|error| panic!("{error}"));
-        let core = plain.core;
         let options = HandleOptions { resolver: self.resolver.clone(), ..HandleOptions::default() };
-        let (backend, bytes) = (Arc::clone(&core.backend), Arc::clone(&core.bytes));
-        Mailbox::from_core(Core::with_bytes(backend, bytes, core.name.clone(), options))
+        let core = MailboxName::new("test").and_then(|name| Core::new(Arc::new(MemoryBackend::new()), name, options));
+        Mailbox::from_core(core.unwrap_or_else(|error| panic!("{error}")))
     }
 
     fn finish<R, C>(self, mailbox: &Mailbox<T, R, C>) -> Message<T, R, C>
@@ -112,18 +109,19 @@ impl<T> MessageBuilder<T> {
         let received = mailbox.receive().blocking().unwrap_or_else(|error| panic!("the body does not decode: {error}"));
         let mut message = received.into_iter().next().expect("it was sent");
         message.body = self.body;
-        message.id = self.id.unwrap_or(message.id);
-        message.delivery_count = self.delivery_count;
-        message.enqueued_at = self.enqueued_at.unwrap_or(message.enqueued_at);
-        message.attributes = self.attributes.into_iter().collect();
-        message.reply_to = self.reply_to;
+        let lease = &mut message.lease;
+        lease.id = self.id.unwrap_or(lease.id.clone());
+        lease.delivery_count = self.delivery_count;
+        lease.enqueued_at = self.enqueued_at.unwrap_or(lease.enqueued_at);
+        lease.attributes = self.attributes.into_iter().collect();
+        lease.reply_to = self.reply_to;
         message
     }
 
-    /// The message.
+    /// Builds the message.
     ///
     /// # Panics
-    /// If the body does not survive the codec.
+    /// If the body cannot be encoded, or decoded again.
     pub fn build<R>(self) -> Message<T, R>
     where
         T: Send + 'static,
@@ -135,10 +133,10 @@ impl<T> MessageBuilder<T> {
         self.finish(&mailbox)
     }
 
-    /// The message, which expects a reply, and the reply.
+    /// Builds a message that expects a reply, and the reply.
     ///
     /// # Panics
-    /// If the body does not survive the codec.
+    /// If the body cannot be encoded, or decoded again.
     pub fn build_request<R>(self) -> (Message<T, R>, Reply<R>)
     where
         T: Send + 'static,

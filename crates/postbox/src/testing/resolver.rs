@@ -1,4 +1,4 @@
-//! A resolver that remembers what it was asked.
+//! A resolver with a log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,8 @@ use crate::mailbox::codec::{Decode, Json};
 use crate::mailbox::operation::Answer;
 use crate::resolver::MailboxResolver;
 
-/// Resolves everything, except what it is told to fail on, and keeps a log. What is unknown becomes a
-/// [`CollectingMailbox`]. Clones share all of it.
+/// A resolver that keeps a log. An identifier that is not registered resolves to a new [`CollectingMailbox`], unless
+/// it is to fail. Clones share their state.
 ///
 /// ```
 /// use postbox::testing::FakeMailboxResolver;
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl FakeMailboxResolver {
-    /// Knows nothing, and resolves everything.
+    /// A resolver without registered mailboxes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -48,7 +48,7 @@ impl FakeMailboxResolver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails on this identifier.
+    /// Makes this identifier fail.
     #[must_use]
     pub fn fail_on(self, identifier: impl Into<String>) -> Self {
         self.lock().fail_on.insert(identifier.into());
@@ -63,27 +63,27 @@ impl FakeMailboxResolver {
         self
     }
 
-    /// What it was asked, in order.
+    /// The identifiers that were resolved, in order.
     pub fn resolution_log(&self) -> Vec<String> {
         self.lock().log.clone()
     }
 
-    /// The mailboxes that it was given or has made, by identifier.
+    /// All mailboxes, registered or collecting, by identifier.
     pub fn mailboxes(&self) -> BTreeMap<String, UntypedMailbox> {
         let state = self.lock();
         let made = state.collecting.iter().map(|(name, mailbox)| (name.clone(), mailbox.untyped()));
         made.chain(state.known.iter().map(|(name, mailbox)| (name.clone(), mailbox.clone()))).collect()
     }
 
-    /// The collecting mailbox that an unknown identifier became.
+    /// The collecting mailbox of an identifier that is not registered.
     pub fn collecting<T, R, C>(&self, identifier: &str) -> Option<CollectingMailbox<T, R, C>> {
         self.lock().collecting.get(identifier).map(CollectingMailbox::typed)
     }
 
-    /// The bodies that were sent to an unknown identifier.
+    /// The bodies that were sent to an identifier that is not registered.
     ///
     /// # Panics
-    /// If one is not a `T`.
+    /// If a body cannot be decoded as a `T`.
     pub fn sent<T>(&self, identifier: &str) -> Vec<T>
     where
         Json: Decode<T>,

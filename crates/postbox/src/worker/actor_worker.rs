@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use postbox_core::{Actor, Directive, Failure};
 
@@ -11,10 +11,11 @@ use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Codec, Decode, Encode, Json};
 use crate::mailbox::operation::Call;
 use crate::mailbox::operation::{Answer, Verb};
-use crate::worker::{Context, HandlerError, Handling, LoopHandle, LoopReport, Worker};
+use crate::runtime::{lock, unpoisoned};
+use crate::worker::{Context, HandlerError, HandlerFn, LoopHandle, LoopReport, Worker};
 
-/// Drives an [`Actor`] that was written for a layer-1 mailbox from a leased one, without a change: `Ok` acknowledges, an
-/// error or a panic goes to [`handle_error`](Actor::handle_error) and gives the message back.
+/// Runs an [`Actor`] of layer 1 on a leased mailbox. `Ok` acknowledges the message. An error or a panic goes to
+/// [`handle_error`](Actor::handle_error) and gives the message back.
 ///
 /// ```
 /// use postbox::actor::Actor;
@@ -56,34 +57,34 @@ where
     A::Error: fmt::Debug,
     C: Codec + Encode<()> + Decode<A::Message>,
 {
-    /// One message at a time, as an actor expects.
+    /// A worker that gives the actor one message at a time.
     pub fn new(actor: A, mailbox: &Mailbox<A::Message, (), C>) -> Self {
         let actor = Arc::new(Mutex::new(actor));
         let (handled, stop) = (Arc::clone(&actor), Arc::new(Mutex::new(None::<LoopHandle>)));
         let stopping = Arc::clone(&stop);
-        let handling: Handling<A::Message, ()> = Arc::new(move |message, _context: Context| {
+        let handler_fn: HandlerFn<A::Message, ()> = Arc::new(move |message, _context: Context| {
             let result = receive(&handled, message);
             if let Err((_, Directive::Stop)) = &result
-                && let Some(handle) = &*stopping.lock().unwrap_or_else(PoisonError::into_inner)
+                && let Some(handle) = &*lock(&stopping)
             {
                 handle.shutdown();
             }
             Box::pin(async move { result.map_err(|(error, _)| error) })
         });
-        let worker = Worker::with_handling(mailbox.clone(), handling);
-        *stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker.handle());
+        let worker = Worker::with_handler_fn(mailbox.clone(), handler_fn);
+        *lock(&stop) = Some(worker.handle());
         ActorWorker { actor, worker }
     }
 
     /// Sets options of the loop. The actor still gets one message at a time.
     pub fn configure(mut self, options: impl FnOnce(Worker<A::Message, (), C>) -> Worker<A::Message, (), C>) -> Self {
         self.worker = options(self.worker).concurrency(1);
-        // One at a time has nothing to run in parallel, and the actor must be back when the loop has ended.
+        // A spawned handler could own the actor for longer than the loop.
         self.worker.options.spawn = None;
         self
     }
 
-    /// Steers the loop from elsewhere.
+    /// Controls the loop while it runs.
     pub fn handle(&self) -> LoopHandle {
         self.worker.handle()
     }
@@ -97,9 +98,9 @@ where
         Call::new(move || {
             let ActorWorker { actor, worker } = self;
             worker.run().start().then(move |report| {
-                // The loop has ended, and with it every other owner.
+                // All other owners ended with the loop.
                 let actor = Arc::into_inner(actor).expect("the loop has ended");
-                let mut actor = actor.into_inner().unwrap_or_else(PoisonError::into_inner);
+                let mut actor = unpoisoned(actor.into_inner());
                 actor.stopped();
                 Answer::ready(report.map(|report| (actor, report)))
             })
@@ -112,7 +113,7 @@ where
     A: Actor,
     A::Error: fmt::Debug,
 {
-    let mut actor = actor.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut actor = lock(actor);
     let failure = match catch_unwind(AssertUnwindSafe(|| actor.receive(message))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => Failure::Error(error),

@@ -1,17 +1,17 @@
-//! How long a message that failed stays away.
+//! The backoff of messages whose handler failed.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a message that could not be handled is kept invisible, by how often it was delivered: at most the mailbox's
-/// longest visibility timeout.
+/// How long a message that could not be handled stays invisible, by its delivery count. At most the mailbox's longest
+/// visibility timeout.
 ///
 /// ```
 /// use postbox::Backoff;
 /// use std::time::Duration;
 ///
-/// // The default: a minute more each time, up to a quarter of an hour.
+/// // The default: a minute more with each delivery, at most 15 minutes.
 /// assert_eq!(Backoff::default().after(2), Duration::from_secs(120));
 /// assert_eq!(Backoff::default().after(100), Duration::from_secs(900));
 /// let quick = Backoff::exponential(Duration::from_millis(100), Duration::from_secs(10));
@@ -26,17 +26,17 @@ impl Backoff {
         Backoff(Arc::new(rule))
     }
 
-    /// Always the same.
+    /// The same delay after each delivery.
     pub fn fixed(delay: Duration) -> Self {
         Self::new(move |_| delay)
     }
 
-    /// So much more each time, up to a limit.
+    /// Longer by `step` with each delivery, at most `most`.
     pub fn linear(step: Duration, most: Duration) -> Self {
         Self::new(move |count| step.saturating_mul(count).min(most))
     }
 
-    /// Twice as long each time, up to a limit.
+    /// Twice as long with each delivery, at most `most`.
     pub fn exponential(first: Duration, most: Duration) -> Self {
         Self::new(move |count| {
             first.saturating_mul(1u32.checked_shl(count.saturating_sub(1)).unwrap_or(u32::MAX)).min(most)

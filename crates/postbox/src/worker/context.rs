@@ -1,18 +1,19 @@
-//! What a handler knows of the message that it handles.
+//! The context of a message that is handled.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use uuid::Uuid;
 
 use crate::mailbox::id::MessageId;
 use crate::runtime::cancellation::Cancellation;
+use crate::runtime::lock;
 use crate::worker::resources::Resources;
 
-/// What a handler knows of the message that it handles, beside the body. Cheap to clone.
+/// The message that a handler handles, without its body. Cheap to clone.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -28,7 +29,7 @@ pub(crate) struct Inner {
     pub(crate) request: Option<RequestContext>,
 }
 
-/// What comes with a request of the main loop.
+/// The limits and the session of a request of the main loop.
 pub(crate) struct RequestContext {
     pub(crate) request_id: Uuid,
     pub(crate) deadline: Option<SystemTime>,
@@ -41,9 +42,9 @@ pub(crate) struct RequestContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the budget of {limit} units is spent: {spent} were asked for in all")]
 pub struct BudgetExceeded {
-    /// How many there were.
+    /// The units of the budget.
     pub limit: u64,
-    /// How many were asked for, with the last.
+    /// The units that were asked for in all.
     pub spent: u64,
 }
 
@@ -82,17 +83,17 @@ impl Context {
         self.0.enqueued_at
     }
 
-    /// What the sender wrote on it.
+    /// The attributes that the sender set.
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.0.attributes
     }
 
-    /// Where the answer goes, if the sender said so.
+    /// The address for the answer, if the sender set one.
     pub fn reply_to(&self) -> Option<&str> {
         self.0.reply_to.as_deref()
     }
 
-    /// Whether a reply is awaited in the reply store.
+    /// Whether the sender waits for a reply in the reply store.
     pub fn expects_reply(&self) -> bool {
         self.0.expects_reply
     }
@@ -102,7 +103,7 @@ impl Context {
         &self.0.cancellation
     }
 
-    /// What the loop was given for its handlers.
+    /// The resources of the loop.
     pub fn resources(&self) -> &Resources {
         &self.0.resources
     }
@@ -117,15 +118,15 @@ impl Context {
         Some(self.0.request.as_ref()?.request_id)
     }
 
-    /// When the answer is of no use any more, if the request says so.
+    /// The deadline of the request, if it has one.
     pub fn deadline(&self) -> Option<SystemTime> {
         self.0.request.as_ref()?.deadline
     }
 
-    /// Spends units of the request's budget. Without one, anything may be spent.
+    /// Spends units of the request's budget. Without a budget there is no limit.
     ///
     /// # Errors
-    /// [`BudgetExceeded`] when fewer are left; they count as spent all the same.
+    /// [`BudgetExceeded`] if fewer units are left. They count as spent all the same.
     pub fn spend(&self, units: u64) -> Result<(), BudgetExceeded> {
         let Some(request) = &self.0.request else { return Ok(()) };
         let add = |spent: u64| Some(spent.saturating_add(units));
@@ -137,7 +138,7 @@ impl Context {
         }
     }
 
-    /// How many units of the budget are left. `None` without one.
+    /// The units of the budget that are left. `None` without a budget.
     pub fn units_left(&self) -> Option<u64> {
         let request = self.0.request.as_ref()?;
         Some(request.units?.saturating_sub(request.spent.load(Ordering::Relaxed)))
@@ -146,12 +147,12 @@ impl Context {
     /// Names the session in which the request was handled; the result carries it.
     pub fn set_session_id(&self, session_id: Uuid) {
         if let Some(request) = &self.0.request {
-            *request.session_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(session_id);
+            *lock(&request.session_id) = Some(session_id);
         }
     }
 
     pub(crate) fn session_id(&self) -> Option<Uuid> {
-        *self.0.request.as_ref()?.session_id.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0.request.as_ref()?.session_id)
     }
 }
 

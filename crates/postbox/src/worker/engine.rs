@@ -1,7 +1,8 @@
-//! How a loop runs.
+//! The engine of a loop.
 //!
-//! One future fetches, into a bounded layer-1 mailbox; `concurrency` futures take from it and handle. What was fetched and
-//! is not finished carries a guard that gives it back, so nothing stays leased behind a loop that ends, however it ends.
+//! One future, the fetcher, receives messages into a buffer, which is a bounded mailbox of layer 1. Further futures, the
+//! workers, take messages from the buffer and handle them. Each message in flight has a guard that gives it back, so a loop
+//! leaves no message leased, however it ends.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use postbox_core::shared::mailbox::MailboxSignal as _;
 use postbox_core::{BoundedMailbox, Mailbox as _, UnboundedMailbox};
 use tracing::warn;
 
-use super::fetcher::{End, apply, fetch};
-use super::item::{GiveBack, Item};
-use super::keeper::Keeper;
-use super::tally::{Meters, Tally, count};
-use super::{Control, Handling, LoopEvent, LoopOptions, LoopReport, Worker};
+use super::fetcher::{FetchEnd, apply_command, fetch};
+use super::in_flight::{InFlight, ReturnGuard};
+use super::lease_renewal::LeaseRenewal;
+use super::stats::{LoopMetrics, Stats};
+use super::{Control, HandlerFn, LoopEvent, LoopOptions, LoopReport, Worker};
 use crate::error::Error;
 use crate::mailbox::Mailbox;
 use crate::mailbox::codec::{Codec, Decode, Encode};
@@ -30,19 +31,19 @@ use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, unless};
 use crate::runtime::clock::Sleep;
 
-pub(super) struct Shared<T, R, C> {
+pub(super) struct Engine<T, R, C> {
     pub(super) mailbox: Mailbox<T, R, C>,
-    pub(super) handler: Handling<T, R>,
+    pub(super) handler: HandlerFn<T, R>,
     pub(super) options: LoopOptions<R, C>,
-    pub(super) buffer: BoundedMailbox<Item<T, R, C>>,
+    pub(super) buffer: BoundedMailbox<InFlight<T, R, C>>,
     pub(super) is_shut_down: Arc<AtomicBool>,
-    keeper: Arc<Keeper>,
-    /// Workers that have not ended.
+    renewal: Arc<LeaseRenewal>,
+    /// The number of workers that have not ended.
     live: AtomicUsize,
     /// Ends the workers at once.
     abort: Cancellation,
-    pub(super) tally: Arc<Tally>,
-    pub(super) meters: Meters,
+    pub(super) stats: Arc<Stats>,
+    pub(super) metrics: LoopMetrics,
 }
 
 pub(super) async fn run<T, R, C>(worker: Worker<T, R, C>) -> Result<LoopReport, Error>
@@ -53,31 +54,31 @@ where
 {
     let Worker { mailbox, handler, options, handle } = worker;
     check(&mailbox, &options)?;
-    // It keeps leases alive.
+    // The background thread extends leases.
     background::start()?;
     let core = &mailbox.core;
-    let shared = Arc::new(Shared {
+    let engine = Arc::new(Engine {
         buffer: BoundedMailbox::new(options.concurrency + options.prefetch),
         is_shut_down: Arc::clone(&handle.is_shut_down),
-        keeper: Keeper::start(Arc::clone(core), options.visibility, options.max_lease),
+        renewal: LeaseRenewal::start(Arc::clone(core), options.visibility, options.max_lease),
         live: AtomicUsize::new(options.concurrency),
         abort: Cancellation::new(),
-        tally: Arc::default(),
-        meters: Meters::new(core),
+        stats: Arc::default(),
+        metrics: LoopMetrics::new(core),
         handler,
         options,
         mailbox,
     });
-    let _stop = StopOnDrop(shared.abort.clone());
-    shared.tell(|| LoopEvent::Started { mailbox: shared.mailbox.name().clone() });
-    let result = drive(&shared, &handle.control).await;
-    shared.wait_for_returns().await;
-    let report = shared.tally.report();
-    shared.tell(|| LoopEvent::Stopped { report });
+    let _stop = StopOnDrop(engine.abort.clone());
+    engine.publish(|| LoopEvent::Started { mailbox: engine.mailbox.name().clone() });
+    let result = engine.drive(&handle.control).await;
+    engine.wait_for_returns().await;
+    let report = engine.stats.report();
+    engine.publish(|| LoopEvent::Stopped { report });
     result.map(|()| report)
 }
 
-/// Workers that were spawned elsewhere end with the loop.
+/// Ends the workers that were spawned on an executor when the loop ends.
 struct StopOnDrop(Cancellation);
 
 impl Drop for StopOnDrop {
@@ -86,17 +87,17 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// More handlers, or more messages in advance, than any process has use for.
-const MOST: usize = 1_000_000;
+/// The most handlers, and the most messages that are fetched in advance.
+const MAX_MESSAGES: usize = 1_000_000;
 
-/// How long a loop that ends waits until what it gave back is given back.
+/// How long a loop that ends waits for the responses to the messages that it gives back.
 const RETURN_TIME: Duration = Duration::from_secs(5);
 
 fn check<T, R, C>(mailbox: &Mailbox<T, R, C>, options: &LoopOptions<R, C>) -> Result<(), Error> {
     let limits = mailbox.limits();
     for (parameter, value, least) in [("concurrency", options.concurrency, 1), ("prefetch", options.prefetch, 0)] {
-        if !(least..=MOST).contains(&value) {
-            return Err(Error::invalid(parameter, value, format!("{least} to {MOST}")));
+        if !(least..=MAX_MESSAGES).contains(&value) {
+            return Err(Error::invalid(parameter, value, format!("{least} to {MAX_MESSAGES}")));
         }
     }
     if options.visibility.is_zero() {
@@ -110,142 +111,139 @@ fn check<T, R, C>(mailbox: &Mailbox<T, R, C>, options: &LoopOptions<R, C>) -> Re
     Ok(())
 }
 
-async fn drive<T, R, C>(shared: &Arc<Shared<T, R, C>>, control: &UnboundedMailbox<Control>) -> Result<(), Error>
+impl<T, R, C> Engine<T, R, C>
 where
     T: Send + 'static,
     R: Send + 'static,
     C: Codec + Encode<R> + Decode<T>,
 {
-    let mut workers = Box::pin(all_workers(Arc::clone(shared)).fuse());
-    let end = {
-        let mut fetching = std::pin::pin!(fetch(shared, control));
-        poll_fn(|context| {
-            // Workers do not end while there is a fetcher, unless the executor that they were spawned on is gone.
-            if workers.as_mut().poll(context).is_ready() {
-                return Poll::Ready(End::Shutdown);
+    /// Runs the fetcher and the workers until the loop ends.
+    async fn drive(self: &Arc<Self>, control: &UnboundedMailbox<Control>) -> Result<(), Error> {
+        let mut workers = Box::pin(Arc::clone(self).run_workers().fuse());
+        let end = {
+            let mut fetching = std::pin::pin!(fetch(self, control));
+            poll_fn(|context| {
+                // While the fetcher runs, workers end only if the executor that they were spawned on ends.
+                if workers.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(FetchEnd::Shutdown);
+                }
+                fetching.as_mut().poll(context)
+            })
+            .await
+        };
+        let mut deadline = match &end {
+            FetchEnd::Done => {
+                self.buffer.close();
+                None
             }
-            fetching.as_mut().poll(context)
-        })
-        .await
-    };
-    let mut deadline = match &end {
-        End::Done => {
-            shared.buffer.close();
-            None
+            FetchEnd::Shutdown | FetchEnd::Failed(_) => Some(self.stop()),
+        };
+        // Running handlers end. Unless it is a shutdown, the messages in the buffer are handled too.
+        loop {
+            if workers.is_terminated() {
+                return outcome(end);
+            }
+            match deadline.take() {
+                None => {
+                    let mut command = None;
+                    unless(async { command = control.recv().await.ok() }, workers.as_mut()).await;
+                    match command {
+                        Some(Control::Shutdown) => deadline = Some(self.stop()),
+                        other => apply_command(self, other),
+                    }
+                }
+                Some(time) => {
+                    if unless(time, workers.as_mut()).await.is_none() {
+                        let running = self.stats.in_flight.load(Ordering::SeqCst);
+                        let mailbox = self.mailbox.name();
+                        warn!(%mailbox, running, "handlers did not end in time; their messages are given back");
+                        // Each worker ends at its next poll, and its guard gives the message back. A worker that blocks its
+                        // thread does not end: its lease is no longer extended.
+                        self.renewal.abandon_all();
+                        self.abort.cancel();
+                        let grace = Sleep::for_(Arc::clone(&self.mailbox.core.clock), Duration::from_secs(1));
+                        unless(grace, workers.as_mut()).await;
+                        return outcome(end);
+                    }
+                }
+            }
         }
-        End::Shutdown | End::Failed(_) => Some(shared.stop()),
-    };
-    // What is left: handlers that run, and, unless it is a shutdown, messages that wait.
-    loop {
-        if workers.is_terminated() {
-            return outcome(end);
-        }
-        match deadline.take() {
+    }
+
+    /// Runs the workers until all have ended.
+    async fn run_workers(self: Arc<Self>) {
+        let worker = || {
+            let ended = WorkerEnd(Arc::clone(&self));
+            async move {
+                let engine = &ended.0;
+                unless(engine.abort.cancelled(), engine.work()).await;
+            }
+        };
+        match &self.options.spawn {
             None => {
-                let mut told = None;
-                unless(async { told = control.recv().await.ok() }, workers.as_mut()).await;
-                match told {
-                    Some(Control::Shutdown) => deadline = Some(shared.stop()),
-                    other => apply(shared, other),
-                }
+                let mut workers: FuturesUnordered<_> = (0..self.options.concurrency).map(|_| worker()).collect();
+                while workers.next().await.is_some() {}
             }
-            Some(time) => {
-                if unless(time, workers.as_mut()).await.is_none() {
-                    let running = shared.tally.outstanding.load(Ordering::SeqCst);
-                    let mailbox = shared.mailbox.name();
-                    warn!(%mailbox, running, "handlers did not end in time; their messages are given back");
-                    // Each worker ends at its next poll, and its guard gives the message back. One that blocks a thread
-                    // of the user's executor is not waited for: its lease is not kept any more, and runs out.
-                    shared.keeper.forget();
-                    shared.abort.cancel();
-                    let grace = Sleep::for_(Arc::clone(&shared.mailbox.core.clock), Duration::from_secs(1));
-                    unless(grace, workers.as_mut()).await;
-                    return outcome(end);
+            Some(spawn) => {
+                (0..self.options.concurrency).for_each(|_| spawn(Box::pin(worker())));
+                // All waits use one handle, so a notification between the check and the wait is not lost.
+                let progress = self.stats.progress.clone();
+                while self.live.load(Ordering::SeqCst) > 0 {
+                    progress.wait().await;
                 }
             }
         }
     }
 }
 
-fn outcome(end: End) -> Result<(), Error> {
+fn outcome(end: FetchEnd) -> Result<(), Error> {
     match end {
-        End::Failed(error) => Err(error),
-        End::Done | End::Shutdown => Ok(()),
+        FetchEnd::Failed(error) => Err(error),
+        FetchEnd::Done | FetchEnd::Shutdown => Ok(()),
     }
 }
 
-async fn all_workers<T, R, C>(shared: Arc<Shared<T, R, C>>)
-where
-    T: Send + 'static,
-    R: Send + 'static,
-    C: Codec + Encode<R> + Decode<T>,
-{
-    let worker = || {
-        let ended = EndOfWorker(Arc::clone(&shared));
-        async move {
-            let shared = &ended.0;
-            unless(shared.abort.cancelled(), shared.work()).await;
-        }
-    };
-    match &shared.options.spawn {
-        None => {
-            let mut workers: FuturesUnordered<_> = (0..shared.options.concurrency).map(|_| worker()).collect();
-            while workers.next().await.is_some() {}
-        }
-        Some(spawn) => {
-            (0..shared.options.concurrency).for_each(|_| spawn(Box::pin(worker())));
-            // One handle for all waits: a notification between the look and the wait is not lost.
-            let progress = shared.tally.progress.clone();
-            while shared.live.load(Ordering::SeqCst) > 0 {
-                progress.wait().await;
-            }
-        }
-    }
-}
+/// Dropped when a worker ends, or when its executor drops it.
+struct WorkerEnd<T, R, C>(Arc<Engine<T, R, C>>);
 
-/// A worker has ended, or its executor has dropped it.
-struct EndOfWorker<T, R, C>(Arc<Shared<T, R, C>>);
-
-impl<T, R, C> Drop for EndOfWorker<T, R, C> {
+impl<T, R, C> Drop for WorkerEnd<T, R, C> {
     fn drop(&mut self) {
         self.0.live.fetch_sub(1, Ordering::SeqCst);
-        self.0.tally.progress.notify();
+        self.0.stats.progress.notify();
     }
 }
 
-impl<T, R, C> Shared<T, R, C> {
-    pub(super) fn tell(&self, event: impl FnOnce() -> LoopEvent) {
+impl<T, R, C> Engine<T, R, C> {
+    pub(super) fn publish(&self, event: impl FnOnce() -> LoopEvent) {
         if let Some(dispatcher) = &self.options.dispatcher {
             dispatcher.publish(&event());
         }
     }
 
-    /// Gives back what was not started. Returns the time that running handlers have.
+    /// Gives back the messages that no handler has begun. Returns the time until running handlers must have ended.
     fn stop(&self) -> Sleep {
         drop(self.buffer.close_and_drain());
         while self.buffer.resume() {}
         Sleep::for_(Arc::clone(&self.mailbox.core.clock), self.options.shutdown_timeout)
     }
 
-    /// Waits, within limits, until what was given back is back: a program may end right after its loop.
+    /// Waits, within limits, for the responses to the messages that were given back: a program may end right after its loop.
     async fn wait_for_returns(&self) {
-        let progress = self.tally.progress.clone();
+        let progress = self.stats.progress.clone();
         let returned = async {
-            while self.tally.returning.load(Ordering::SeqCst) > 0 {
+            while self.stats.returning.load(Ordering::SeqCst) > 0 {
                 progress.wait().await;
             }
         };
         unless(Sleep::for_(Arc::clone(&self.mailbox.core.clock), RETURN_TIME), returned).await;
     }
 
-    pub(super) fn take_in(&self, message: Message<T, R, C>) {
+    pub(super) fn accept(&self, message: Message<T, R, C>) {
         let core = &self.mailbox.core;
-        count(&self.tally.received);
-        self.tally.outstanding.fetch_add(1, Ordering::SeqCst);
-        let keeping = self.keeper.keep(message.receipt(), core.clock.now());
-        let receipt = Some(message.receipt());
-        let guard = GiveBack { core: Arc::clone(core), receipt, is_begun: false, tally: Arc::clone(&self.tally) };
-        // There is room: only what fits was fetched.
-        self.buffer.enqueue(Item { message, keeping, guard });
+        self.stats.count(|report| &mut report.received);
+        let renewal = self.renewal.add(message.receipt(), core.clock.now());
+        let guard = ReturnGuard::new(core, message.receipt(), &self.stats);
+        // The fetcher has received no more messages than fit.
+        self.buffer.enqueue(InFlight { message, renewal, guard });
     }
 }

@@ -1,4 +1,4 @@
-//! Handlers: what a loop calls for each message.
+//! The handlers that loops call for each message.
 
 use std::any::Any;
 use std::fmt;
@@ -33,7 +33,7 @@ use super::context::Context;
 pub trait Handler<T>: Send + Sync + 'static {
     /// The answer.
     type Output: Send + 'static;
-    /// What it fails with. A [`HandlerError`] says what to do next; any other is tried again.
+    /// The error. A [`HandlerError`] says what happens to the message; after any other error it is delivered again.
     type Error: fmt::Display + Send + 'static;
 
     /// Handles a message.
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// A failure that says what becomes of the message.
+/// The error of a handler, with what happens to the message.
 ///
 /// ```
 /// use postbox::HandlerError;
@@ -76,28 +76,29 @@ pub struct HandlerError {
 pub(crate) enum Next {
     /// After the loop's backoff, until the attempts are used up.
     Retry,
-    /// After so long, until the attempts are used up.
+    /// After this time, until the attempts are used up.
     RetryAfter(Duration),
     /// To the dead letters.
     DeadLetter,
-    /// At once, however many attempts there were.
+    /// At once, whatever the number of attempts.
     GiveBack,
     /// As if it had not been delivered.
     Release,
 }
 
 impl HandlerError {
-    /// May pass: tried again after the loop's backoff.
+    /// A failure that may pass: the message is delivered again after the loop's backoff.
     pub fn transient(message: impl fmt::Display) -> Self {
         HandlerError { message: message.to_string(), next: Next::Retry }
     }
 
-    /// May pass: tried again after so long, or after the mailbox's longest visibility timeout if that is shorter.
+    /// A failure that may pass: the message is delivered again after this time, at most after the mailbox's longest
+    /// visibility timeout.
     pub fn retry_after(message: impl fmt::Display, after: Duration) -> Self {
         HandlerError { message: message.to_string(), next: Next::RetryAfter(after) }
     }
 
-    /// Will not pass: the message goes to the dead letters.
+    /// A failure that will not pass: the message becomes a dead letter.
     pub fn permanent(message: impl fmt::Display) -> Self {
         HandlerError { message: message.to_string(), next: Next::DeadLetter }
     }
@@ -121,13 +122,13 @@ impl HandlerError {
         HandlerError { message: message.to_string(), next: Next::GiveBack }
     }
 
-    /// The handler did nothing with the message: it goes back as by [`Message::release`](crate::Message::release), and the
+    /// The handler did nothing with the message: it goes back as by [`Lease::release`](crate::Lease::release), and the
     /// delivery does not count. A handler that always does this has the same message again at once, so it should wait first.
     pub fn release(message: impl fmt::Display) -> Self {
         HandlerError { message: message.to_string(), next: Next::Release }
     }
 
-    /// From whatever a handler fails with.
+    /// Converts the error of a handler.
     pub(crate) fn from_any<E: fmt::Display + 'static>(error: E) -> Self {
         match (&error as &dyn Any).downcast_ref::<HandlerError>() {
             Some(own) => own.clone(),
@@ -135,7 +136,7 @@ impl HandlerError {
         }
     }
 
-    /// From what a handler panicked with.
+    /// Converts the panic of a handler.
     pub(crate) fn from_panic(payload: &(dyn Any + Send)) -> Self {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));

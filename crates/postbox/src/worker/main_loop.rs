@@ -1,4 +1,4 @@
-//! The main loop: requests in, results out, and every failure is a result.
+//! The main loop: it answers each request with a result, and failures are results too.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::runtime::cancellation::unless;
 use crate::runtime::clock::Sleep;
 use crate::worker::resources::Resources;
 use crate::worker::{
-    Backoff, Context, Handler, HandlerError, Handling, LoopHandle, RequestContext, RunLoop, Worker, loop_options,
+    Backoff, Context, Handler, HandlerError, HandlerFn, LoopHandle, RequestContext, RunLoop, Worker, loop_options,
 };
 
 /// What a client asks of a [`MainLoop`].
@@ -36,22 +36,22 @@ use crate::worker::{
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MainLoopRequest<Q> {
-    /// What is asked.
+    /// The request itself.
     pub request: Q,
-    /// What may be spent on it.
+    /// The time and the units that the request may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// When an answer is of no use any more. A request past it is answered with an error and not executed.
+    /// After this time the request is not executed, and its result is an error.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "unix_millis_option")]
     pub deadline: Option<SystemTime>,
-    /// What its maker wants to keep with it. It stays in the process and is never sent: a handler has the
+    /// Resources of the client. They stay in its process and are never sent: a handler has the
     /// [resources](MainLoop::resources) of its loop.
     #[serde(skip)]
     pub resources: Option<Resources>,
     /// Correlates request and result.
     #[serde(default = "new_uuid")]
     pub request_id: Uuid,
-    /// When it was made.
+    /// When the request was made.
     #[serde(default = "SystemTime::now", with = "unix_millis")]
     pub created_at: SystemTime,
 }
@@ -69,21 +69,21 @@ impl<Q> MainLoopRequest<Q> {
         }
     }
 
-    /// Limits what may be spent on it.
+    /// Sets the budget.
     #[must_use]
     pub fn with_budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Says when an answer is of no use any more.
+    /// Sets the deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: SystemTime) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Uses this id.
+    /// Sets the id.
     #[must_use]
     pub fn with_request_id(mut self, request_id: Uuid) -> Self {
         self.request_id = request_id;
@@ -91,15 +91,14 @@ impl<Q> MainLoopRequest<Q> {
     }
 }
 
-/// What may be spent on a request: time, which the loop enforces, and units, which the handler
-/// [spends](Context::spend).
+/// The limits of a request: time, which the loop enforces, and units, which the handler [spends](Context::spend).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Budget {
-    /// So long, from the start of the handler.
+    /// The longest time that the handler may run.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "millis_option")]
     pub time: Option<Duration>,
-    /// A number of what the handler counts: tokens, calls, rows.
+    /// The most units, whatever the handler counts: tokens, calls, rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<u64>,
 }
@@ -115,7 +114,7 @@ impl Budget {
         Budget { time: None, units: Some(units) }
     }
 
-    /// And a limit of units.
+    /// Adds a limit of units.
     #[must_use]
     pub const fn and_units(mut self, units: u64) -> Self {
         self.units = Some(units);
@@ -123,33 +122,33 @@ impl Budget {
     }
 }
 
-/// What a [`MainLoop`] answers.
+/// The result of a request to a [`MainLoop`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MainLoopResult<O> {
-    /// That of the request.
+    /// The id of the request.
     pub request_id: Uuid,
-    /// The answer, if it was successful.
+    /// The output, if the handler succeeded.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     pub output: Option<O>,
-    /// What went wrong, if it was not.
+    /// The error, if the handler failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The session in which it was handled, if the handler named one.
+    /// The session, if the handler set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<Uuid>,
-    /// When it was done.
+    /// When the request was completed.
     #[serde(default = "SystemTime::now", with = "unix_millis")]
     pub completed_at: SystemTime,
 }
 
-/// A handler elsewhere failed, and this is what it said.
+/// The error of a handler in another process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request {request_id} failed: {message}")]
 pub struct RemoteError {
     /// The request.
     pub request_id: Uuid,
-    /// What the handler said.
+    /// The error message of the handler.
     pub message: String,
 }
 
@@ -166,10 +165,10 @@ impl<O> MainLoopResult<O> {
         MainLoopResult { request_id, output: None, error: Some(error.to_string()), session_id: None, completed_at }
     }
 
-    /// The output, or what went wrong.
+    /// The output, or the error.
     ///
     /// # Errors
-    /// [`RemoteError`] with what the handler said.
+    /// [`RemoteError`] with the error message of the handler.
     pub fn into_result(self) -> Result<O, RemoteError> {
         let request_id = self.request_id;
         match (self.error, self.output) {
@@ -180,8 +179,8 @@ impl<O> MainLoopResult<O> {
     }
 }
 
-/// Answers requests: a [`Worker`] whose handler cannot lose one. An error, a panic, a spent budget or a passed deadline is
-/// sent as a result, and the request is finished; only if that cannot be sent is the request tried again.
+/// A [`Worker`] that answers every request. An error, a panic, a spent budget and a deadline that has passed are sent as
+/// results, which finishes the request. Only if a result cannot be sent is the request delivered again.
 ///
 /// ```
 /// use postbox::{Context, Mailbox, MainLoop};
@@ -229,7 +228,7 @@ where
         H: Handler<Q, Output = O>,
     {
         let (handler, clock) = (Arc::new(handler), Arc::clone(&requests.core.clock));
-        let handling: Handling<MainLoopRequest<Q>, MainLoopResult<O>> = Arc::new(move |request, context| {
+        let handler_fn: HandlerFn<MainLoopRequest<Q>, MainLoopResult<O>> = Arc::new(move |request, context| {
             let (handler, clock) = (Arc::clone(&handler), Arc::clone(&clock));
             Box::pin(async move {
                 let request_id = request.request_id;
@@ -265,7 +264,7 @@ where
                 Ok(result)
             })
         });
-        let mut worker = Worker::with_handling(requests.clone(), handling);
+        let mut worker = Worker::with_handler_fn(requests.clone(), handler_fn);
         worker.options.warns = true;
         worker.options.substitute = Some(Arc::new(|result: &MainLoopResult<O>, reason| MainLoopResult {
             session_id: result.session_id,
@@ -278,13 +277,13 @@ where
 impl<Q, O, C> MainLoop<Q, O, C> {
     loop_options!(worker.options);
 
-    /// Where results go whose request says nothing: the two-mailbox pattern.
+    /// The mailbox for the results of requests without an address: the two-mailbox pattern.
     pub fn responses(mut self, responses: &Mailbox<MainLoopResult<O>, (), C>) -> Self {
         self.worker = self.worker.responses(responses);
         self
     }
 
-    /// Steers the loop from elsewhere.
+    /// Controls the loop while it runs.
     pub fn handle(&self) -> LoopHandle {
         self.worker.handle()
     }
@@ -304,7 +303,7 @@ impl<Q, O, C> fmt::Debug for MainLoop<Q, O, C> {
     }
 }
 
-/// Times travel as milliseconds since the Unix epoch, durations as milliseconds.
+/// Times are sent as milliseconds since the Unix epoch.
 mod unix_millis {
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! The loop that feeds a handler from a mailbox.
+//! Loops that receive messages and call a handler for each.
 
 pub(crate) mod actor_worker;
 mod attempt;
@@ -7,11 +7,11 @@ mod context;
 mod engine;
 mod fetcher;
 mod handler;
-mod item;
-mod keeper;
+mod in_flight;
+mod lease_renewal;
 pub(crate) mod main_loop;
 pub(crate) mod resources;
-mod tally;
+mod stats;
 
 use std::fmt;
 use std::future::Future;
@@ -37,12 +37,12 @@ use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::{Answer, Verb, awaitable};
 pub use crate::runtime::cancellation::{Cancellation, Cancelled};
 
-/// Feeds a handler from a mailbox: takes messages, keeps their leases alive, runs the handler, sends its answer, finishes
-/// the message.
+/// Calls a handler for each message of a mailbox. It extends the leases of the messages, sends the answers, and finishes
+/// the messages.
 ///
 /// The answer goes to the reply channel if the message has one, else to its `reply_to`, else to
-/// [`responses`](Self::responses), else nowhere. A handler that fails or panics has its message tried again after a
-/// [backoff](Self::backoff), and dead-lettered when the [attempts](Self::max_attempts) are used up.
+/// [`responses`](Self::responses), else nowhere. If the handler fails or panics, the message is delivered again after a
+/// [backoff](Self::backoff). When the [attempts](Self::max_attempts) are used up, it becomes a dead letter.
 ///
 /// ```
 /// use postbox::{Context, HandlerError, Mailbox, Worker};
@@ -67,19 +67,18 @@ pub use crate::runtime::cancellation::{Cancellation, Cancelled};
 /// # }).unwrap();
 /// ```
 ///
-/// It runs as one future on any executor, or on a thread: `run().blocking()`. Handlers run concurrently within it; to
-/// run them in parallel, hand in the executor's spawn: [`spawn_on`](Self::spawn_on). Dropping the future gives back what
-/// was fetched.
+/// The loop is one future for any executor, or blocks a thread: `run().blocking()`. Handlers run concurrently within that
+/// future, or in parallel with [`spawn_on`](Self::spawn_on). Dropping the future gives back the messages in flight.
 #[must_use = "a worker does nothing unless it is run"]
 pub struct Worker<T, R = (), C = Json> {
     pub(crate) mailbox: Mailbox<T, R, C>,
-    pub(crate) handler: Handling<T, R>,
+    pub(crate) handler: HandlerFn<T, R>,
     pub(crate) options: LoopOptions<R, C>,
     handle: LoopHandle,
 }
 
 /// A handler of any type.
-pub(crate) type Handling<T, R> =
+pub(crate) type HandlerFn<T, R> =
     Arc<dyn Fn(T, Context) -> Pin<Box<dyn Future<Output = Result<R, HandlerError>> + Send>> + Send + Sync>;
 
 type Substitute<R> = Arc<dyn Fn(&R, &str) -> R + Send + Sync>;
@@ -97,9 +96,9 @@ pub(crate) struct LoopOptions<R, C> {
     pub(crate) backoff: Backoff,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) responses: Option<Mailbox<R, (), C>>,
-    /// Whether an answer without an address is worth a warning.
+    /// Whether an answer without an address is logged as a warning.
     pub(crate) warns: bool,
-    /// What to send instead of an answer that cannot be encoded, with the reason.
+    /// Makes the answer that is sent in place of one that cannot be encoded. It gets the reason.
     pub(crate) substitute: Option<Substitute<R>>,
     pub(crate) resources: Resources,
     pub(crate) dispatcher: Option<Dispatcher>,
@@ -128,14 +127,14 @@ where
         H: Handler<T, Output = R>,
     {
         let handler = Arc::new(handler);
-        let handling: Handling<T, R> = Arc::new(move |body, context| {
+        let handler_fn: HandlerFn<T, R> = Arc::new(move |body, context| {
             let handler = Arc::clone(&handler);
             Box::pin(async move { handler.handle(body, context).await.map_err(HandlerError::from_any) })
         });
-        Self::with_handling(mailbox.clone(), handling)
+        Self::with_handler_fn(mailbox.clone(), handler_fn)
     }
 
-    pub(crate) fn with_handling(mailbox: Mailbox<T, R, C>, handler: Handling<T, R>) -> Self {
+    pub(crate) fn with_handler_fn(mailbox: Mailbox<T, R, C>, handler: HandlerFn<T, R>) -> Self {
         let limits = mailbox.limits();
         let options = LoopOptions {
             concurrency: 1,
@@ -158,7 +157,7 @@ where
     }
 }
 
-/// The options of every loop.
+/// The options of all loops.
 macro_rules! loop_options {
     ($($path:ident).+) => {
         /// How many handlers run at a time. 1 unless it is set.
@@ -167,59 +166,57 @@ macro_rules! loop_options {
             self
         }
 
-        /// How many messages are fetched beyond those that handlers can take at the moment. Their leases are kept alive. None unless
-        /// it is set.
+        /// How many messages are fetched in advance. Their leases are extended. 0 unless it is set.
         pub fn prefetch(mut self, messages: usize) -> Self {
             self.$($path).+.prefetch = messages;
             self
         }
 
-        /// For how long messages are leased. The lease is extended while a handler runs, so this is how soon a message
-        /// comes back when the process dies. 300 seconds unless it is set.
+        /// The lease of each message. It is extended while the handler runs. If the process dies, the message is delivered
+        /// again after at most this time. 300 seconds unless it is set.
         pub fn visibility_timeout(mut self, timeout: Duration) -> Self {
             self.$($path).+.visibility = timeout;
             self
         }
 
-        /// How long one receive waits. 20 seconds unless it is set. With zero the loop looks a hundred times a second.
+        /// How long one receive waits. With zero the loop receives a hundred times a second. 20 seconds unless it is set.
         pub fn wait_time(mut self, wait: Duration) -> Self {
             self.$($path).+.wait = wait;
             self
         }
 
-        /// For how long the lease of one message is kept alive at most; then the handler's
-        /// [cancellation](Context::cancellation) is raised. 12 hours unless it is set.
+        /// The longest time for which a lease is extended. Then the [cancellation](Context::cancellation) of the handler
+        /// is raised. 12 hours unless it is set.
         pub fn max_lease(mut self, cap: Duration) -> Self {
             self.$($path).+.max_lease = cap;
             self
         }
 
-        /// Ends after this number of receives, empty ones too, when what they brought is handled.
+        /// Ends the loop after this number of receives, empty ones included, when their messages are handled.
         pub fn max_iterations(mut self, receives: u64) -> Self {
             self.$($path).+.max_iterations = Some(receives);
             self
         }
 
-        /// How long a message stays away that could not be handled or answered.
+        /// How long a message that could not be handled or answered stays invisible.
         pub fn backoff(mut self, backoff: Backoff) -> Self {
             self.$($path).+.backoff = backoff;
             self
         }
 
-        /// How long running handlers have to end after a shutdown. What is not done then is given back. 30 seconds unless
-        /// it is set.
+        /// How long handlers may run after a shutdown. Then their messages are given back. 30 seconds unless it is set.
         pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
             self.$($path).+.shutdown_timeout = timeout;
             self
         }
 
-        /// What handlers find in their [`Context`].
+        /// The resources that handlers find in their [`Context`].
         pub fn resources(mut self, resources: Resources) -> Self {
             self.$($path).+.resources = resources;
             self
         }
 
-        /// Tells a dispatcher what the loop does. That of the mailbox unless it is set.
+        /// The dispatcher for the events of the loop. The one of the mailbox unless it is set.
         pub fn dispatcher(mut self, dispatcher: &Dispatcher) -> Self {
             self.$($path).+.dispatcher = Some(dispatcher.clone());
             self
@@ -240,20 +237,20 @@ pub(crate) use loop_options;
 impl<T, R, C> Worker<T, R, C> {
     loop_options!(options);
 
-    /// After how many deliveries a message whose handler fails, or whose answer cannot be sent, goes to the dead letters,
-    /// with the error as the reason.
+    /// The number of deliveries after which a message becomes a dead letter if its handler fails, or its answer cannot be
+    /// sent. The error is the reason.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = Some(attempts);
         self
     }
 
-    /// Where answers go whose message says nothing.
+    /// The mailbox for the answers to messages without an address.
     pub fn responses(mut self, responses: &Mailbox<R, (), C>) -> Self {
         self.options.responses = Some(responses.clone());
         self
     }
 
-    /// Steers the loop from elsewhere.
+    /// Controls the loop while it runs.
     pub fn handle(&self) -> LoopHandle {
         self.handle.clone()
     }
@@ -301,7 +298,7 @@ where
 
 awaitable!(RunLoop<T, R, C> where T: Send + 'static, R: Send + 'static, C: Codec + Encode<R> + Decode<T>);
 
-/// What a loop is told.
+/// A command of a [`LoopHandle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     Pause,
@@ -309,7 +306,7 @@ pub(crate) enum Control {
     Shutdown,
 }
 
-/// Steers a running loop: [`Worker::handle`]. What is said before it runs is kept.
+/// Controls a running loop: [`Worker::handle`]. Commands that come before the loop runs are kept.
 ///
 /// ```
 /// # let jobs: postbox::Mailbox<u32> = postbox::open("memory://doc-handle").blocking()?;
@@ -317,14 +314,14 @@ pub(crate) enum Control {
 /// let worker = Worker::new(&jobs, |_: u32, _: Context| async { Ok::<_, String>(()) });
 /// let handle = worker.handle();
 /// let running = std::thread::spawn(move || worker.run().blocking());
-/// handle.shutdown(); // stops fetching, finishes what runs, gives back what was not started
+/// handle.shutdown(); // lets running handlers end, gives back the other messages
 /// running.join().unwrap()?;
 /// # Ok::<(), postbox::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct LoopHandle {
     control: UnboundedMailbox<Control>,
-    /// Whether the loop was told to shut down: from then on no handler begins.
+    /// Whether the loop shuts down: then no handler begins.
     is_shut_down: Arc<AtomicBool>,
 }
 
@@ -333,53 +330,53 @@ impl LoopHandle {
         LoopHandle { control: UnboundedMailbox::new(), is_shut_down: Arc::default() }
     }
 
-    /// Stops fetching, finishes what runs within the loop's deadline, gives back what was not started.
+    /// Stops fetching. Handlers may run until the shutdown timeout, and the other messages are given back.
     pub fn shutdown(&self) {
         self.is_shut_down.store(true, Ordering::SeqCst);
         self.control.enqueue(Control::Shutdown);
     }
 
-    /// Starts nothing new until [`resume`](Self::resume). What runs goes on.
+    /// Begins no handler until [`resume`](Self::resume). Running handlers continue.
     pub fn pause(&self) {
         self.control.enqueue(Control::Pause);
     }
 
-    /// Goes on.
+    /// Ends a pause.
     pub fn resume(&self) {
         self.control.enqueue(Control::Resume);
     }
 }
 
-/// What a loop has done.
+/// The counts of a loop that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoopReport {
-    /// How often it received, empty times too.
+    /// Receives, empty ones included.
     pub iterations: u64,
-    /// How many messages it got.
+    /// Messages that were received.
     pub received: u64,
-    /// How many were handled and finished.
+    /// Messages that were handled and finished.
     pub succeeded: u64,
-    /// How many handlers failed, or panicked, or could not be answered for, and will be tried again.
+    /// Messages that will be delivered again, since the handler failed or panicked, or the answer could not be sent.
     pub retried: u64,
-    /// How many went to the dead letters.
+    /// Messages that became dead letters.
     pub dead_lettered: u64,
-    /// How many were given back: not handled, or by [`HandlerError::give_back`] or [`HandlerError::release`].
+    /// Messages that were given back: not handled, or by [`HandlerError::give_back`] or [`HandlerError::release`].
     pub given_back: u64,
-    /// How many could not be finished, because their lease was lost or the place was away.
+    /// Messages that could not be finished, since the lease was lost or the store could not be reached.
     pub unfinished: u64,
-    /// How often receiving failed.
+    /// Receives that failed.
     pub receive_errors: u64,
 }
 
-/// What happens in a loop, for a [`Dispatcher`].
+/// An event of a loop, for a [`Dispatcher`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum LoopEvent {
-    /// It runs.
+    /// The loop runs.
     Started { mailbox: crate::resolver::address::MailboxName },
-    /// A handler was successful.
+    /// A handler succeeded.
     Succeeded { id: MessageId, took: Duration },
     /// A handler failed.
     Failed { id: MessageId, delivery_count: u32, error: String },
@@ -389,6 +386,6 @@ pub enum LoopEvent {
     Unfinished { id: MessageId, error: String },
     /// A receive failed; the loop tries again.
     ReceiveFailed { error: String },
-    /// It has ended.
+    /// The loop has ended.
     Stopped { report: LoopReport },
 }

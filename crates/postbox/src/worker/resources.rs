@@ -1,14 +1,16 @@
-//! What handlers need, by type.
+//! Resources of handlers, by type.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::runtime::lock;
 
 type Shared = Arc<dyn Any + Send + Sync>;
 type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
 
-/// A registry of things that handlers use: clients, pools, settings, a resolver. One of each type.
+/// The clients, pools and settings that handlers use, one of each type.
 ///
 /// ```
 /// use postbox::{CompositeResolver, MailboxResolver};
@@ -20,7 +22,7 @@ type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
 ///
 /// let resources = Resources::new()
 ///     .with(Settings { region: "eu" })
-///     // Made when it is first asked for, once.
+///     // Made once, at the first use.
 ///     .provide(|resources| Client { region: resources.get::<Settings>().unwrap().region })
 ///     .with::<Arc<dyn MailboxResolver>>(Arc::new(CompositeResolver::new()));
 ///
@@ -30,7 +32,7 @@ type Provider = Arc<dyn Fn(&Resources) -> Shared + Send + Sync>;
 /// ```
 #[derive(Clone, Default)]
 pub struct Resources {
-    bindings: Arc<RwLock<HashMap<TypeId, Binding>>>,
+    bindings: Arc<Mutex<HashMap<TypeId, Binding>>>,
 }
 
 #[derive(Clone)]
@@ -41,12 +43,12 @@ struct Binding {
 }
 
 impl Resources {
-    /// Nothing.
+    /// No resources.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// And this. Whatever was there of its type before is replaced.
+    /// Adds a resource. It replaces the one of its type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(self, resource: T) -> Self {
         let resource: Shared = Arc::new(resource);
@@ -54,8 +56,7 @@ impl Resources {
         self
     }
 
-    /// And what `provider` makes, once, when it is first asked for. A provider may ask for other resources, but not for
-    /// its own.
+    /// Adds a resource that `provider` makes once, at the first use. A provider may use other resources, but not its own.
     #[must_use]
     pub fn provide<T: Send + Sync + 'static>(self, provider: impl Fn(&Resources) -> T + Send + Sync + 'static) -> Self {
         self.bind::<T>(Arc::new(move |resources| Arc::new(provider(resources))));
@@ -64,13 +65,13 @@ impl Resources {
 
     fn bind<T: 'static>(&self, provider: Provider) {
         let binding = Binding { name: type_name::<T>(), made: Arc::default(), provider };
-        let old = self.bindings.write().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<T>(), binding);
+        let old = lock(&self.bindings).insert(TypeId::of::<T>(), binding);
         drop(old);
     }
 
     /// The resource of this type, if there is one.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        let binding = self.bindings.read().unwrap_or_else(PoisonError::into_inner).get(&TypeId::of::<T>()).cloned()?;
+        let binding = lock(&self.bindings).get(&TypeId::of::<T>()).cloned()?;
         let shared = binding.made.get_or_init(|| (binding.provider)(self));
         Arc::clone(shared).downcast().ok()
     }
@@ -78,7 +79,7 @@ impl Resources {
 
 impl fmt::Debug for Resources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bindings = self.bindings.read().unwrap_or_else(PoisonError::into_inner);
+        let bindings = lock(&self.bindings);
         f.debug_set().entries(bindings.values().map(|binding| binding.name)).finish()
     }
 }

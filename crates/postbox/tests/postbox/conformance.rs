@@ -1,13 +1,13 @@
-//! The conformance suite on memory, with a clock moved by hand and with the real one, and on the fake.
+//! The conformance suite on each backend and on the fake of the test doubles.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use postbox::clock::Clock as _;
 use postbox::conformance::Harness;
-use postbox::sqlite::Synchronous;
+use postbox::sqlite::{SqliteBackend, Synchronous};
 use postbox::testing::{FakeBackend, ManualClock};
-use postbox::{Connection, MemoryBackend, SqliteBackend};
+use postbox::{Connection, MemoryBackend};
 
 struct Manual {
     connection: Connection,
@@ -45,7 +45,7 @@ impl Harness for Manual {
     }
 }
 
-/// `memory://`, by the process's own clock.
+/// `memory://` with the system's clock.
 struct Real;
 
 impl Harness for Real {
@@ -98,7 +98,7 @@ mod real_time {
     }
 }
 
-/// A file of its own for each case, whose time the test moves.
+/// SQLite with a new file for each case. The test moves the time.
 struct File {
     connection: Connection,
     clock: ManualClock,
@@ -143,7 +143,7 @@ mod sqlite {
     }
 }
 
-/// A server of its own, whose scripts have the time from a key.
+/// A new Redis server for each case. Its scripts read the time from a key, which the test moves.
 struct MovedTime {
     connection: Connection,
     redis: postbox_test_servers::Redis,
@@ -152,7 +152,7 @@ struct MovedTime {
 impl MovedTime {
     fn new(version: postbox_test_servers::RedisVersion) -> Self {
         let redis = postbox_test_servers::Redis::builder().version(version).start();
-        // Far behind the server's own clock, which removes keys: here only scripts do that.
+        // The time is far behind the server's clock, so the server itself expires no key. Only the scripts remove keys.
         redis.command(&["SET", "postbox:test:time", "8000000000000000"]);
         let client = postbox::redis::client::Client::open(redis.url()).unwrap();
         let backend = postbox::redis::RedisBackend::from_client_with_test_time(client).unwrap();
@@ -174,7 +174,7 @@ impl Harness for MovedTime {
     }
 }
 
-/// How many random cases there are, unless a variable says it.
+/// The number of random cases: `POSTBOX_PROPERTY_CASES` or a default.
 fn cases(usual: u32) -> u32 {
     std::env::var("POSTBOX_PROPERTY_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
@@ -200,7 +200,7 @@ mod redis_moved_time {
     }
 }
 
-/// A server or a cluster that the tests share, under a prefix of this process.
+/// A server or a cluster that tests share. Each process uses its own prefix.
 struct Server(Connection);
 
 impl Server {
@@ -247,9 +247,9 @@ mod redis {
 struct Aws {
     place: crate::aws::Scratch,
     suffix: &'static str,
-    /// Whether the names of its queues have a prefix, as all have on AWS itself.
+    /// Whether queue names have a prefix, as they always have on AWS itself.
     has_prefix: bool,
-    /// Cases in which the server does not do as SQS does, and why.
+    /// Cases in which the server differs from SQS, and why.
     differences: &'static [(&'static str, &'static str)],
 }
 
@@ -266,7 +266,7 @@ impl Aws {
     }
 
     fn ministack(suffix: &'static str) -> Self {
-        // Its own DynamoDB, for a second opinion.
+        // Use MiniStack's own DynamoDB, so that the suite runs on two implementations.
         let ministack = crate::aws::ministack();
         let place = crate::aws::Scratch::at(&ministack, &ministack, false);
         Aws { place, suffix, has_prefix: false, differences: &[] }
@@ -287,7 +287,7 @@ impl Harness for Aws {
         Real.advance(by);
     }
 
-    /// SQS counts in seconds.
+    /// SQS has a resolution of one second.
     fn tick(&self) -> Duration {
         Duration::from_secs(1)
     }

@@ -1,6 +1,7 @@
 //! Tests of the crate `postbox`, in one binary.
 
 mod aws;
+mod bad_backend;
 mod conformance;
 mod main_loop;
 mod memory;
@@ -13,13 +14,13 @@ mod telemetry;
 mod wire;
 mod worker;
 
-/// Runs something that only waits: a loop that looks again and again would use all of a processor's time meanwhile. By the
-/// time of the whole process, so each such test needs a process of its own.
-fn uses_no_processor_time(wait: impl FnOnce()) {
+/// Asserts that `wait` uses almost no processor time, as a busy loop would. It measures the time of the whole process, so
+/// each test that calls it needs a separate process.
+fn assert_uses_no_processor_time(wait: impl FnOnce()) {
     let used = || {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        // In clock ticks of 10 ms.
+        // The unit is a clock tick of 10 ms.
         std::time::Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
     };
     let (before, start) = (used(), std::time::Instant::now());

@@ -1,4 +1,4 @@
-//! The main loop: requests, results, budgets, deadlines, and where answers go.
+//! The main loop: requests, results, budgets, deadlines, and addresses of answers.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 type Requests = FakeMailbox<MainLoopRequest<u32>, MainLoopResult<u32>>;
 
-/// Divides a hundred.
+/// A main loop whose handler divides 100 by the request.
 fn divide(requests: &Mailbox<MainLoopRequest<u32>, MainLoopResult<u32>>) -> MainLoop<u32, u32> {
     MainLoop::new(requests, |number: u32, _| async move {
         assert_ne!(number, 13, "unlucky");
@@ -67,7 +67,7 @@ fn an_error_and_a_panic_are_results_and_the_request_is_finished() {
 }
 
 #[test]
-fn a_result_that_cannot_be_sent_is_tried_again_after_a_minute_more_each_time() {
+fn a_result_that_cannot_be_sent_is_retried_with_growing_delays() {
     let resolver = FakeMailboxResolver::new().fail_on("nowhere");
     let requests: Requests = FakeMailbox::with(|options| options.resolver(resolver));
     requests.send(&MainLoopRequest::new(0)).reply_to("nowhere").blocking().unwrap();
@@ -83,7 +83,7 @@ fn a_result_that_cannot_be_sent_is_tried_again_after_a_minute_more_each_time() {
 }
 
 #[test]
-fn a_full_responses_mailbox_has_the_request_tried_again() {
+fn a_full_responses_mailbox_causes_a_retry_of_the_request() {
     let requests = Requests::new();
     let responses: FakeMailbox<MainLoopResult<u32>> = FakeMailbox::with(|options| options.max_size(1));
     responses.send(&MainLoopResult::success(Uuid::nil(), 0)).blocking().unwrap();
@@ -126,7 +126,7 @@ fn the_time_of_a_budget_and_of_a_deadline_is_enforced() {
     let running = std::thread::spawn(move || main_loop.concurrency(2).max_iterations(1).run().blocking().unwrap());
     starts.recv().unwrap();
     starts.recv().unwrap();
-    // Two handlers, the round of the leases and the two limits have their alarms set.
+    // Five alarms are set: two handlers, the lease renewal and the two limits.
     while requests.backend().clock().alarms() < 3 {
         std::thread::yield_now();
     }
@@ -176,7 +176,7 @@ fn requests_and_results_are_plain_json() {
     assert_eq!(request.created_at, SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000));
     let again: MainLoopRequest<u32> = serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap();
     assert_eq!((again.deadline, again.request_id), (request.deadline, request.request_id));
-    // A client in another language may say no more than this.
+    // These are the only fields that a client must send.
     let short: MainLoopRequest<u32> = serde_json::from_str(r#"{"request":5}"#).unwrap();
     assert_eq!((short.request, short.deadline), (5, None));
     let result: MainLoopResult<u32> =
@@ -200,17 +200,17 @@ fn the_defaults_are_those_of_the_specification() {
         assert!(running.as_mut().poll(&mut context).is_pending());
     }
     starts.recv().unwrap();
-    // Three wait for the clock: the end of this receive, the end of the lease, the keeper of leases.
+    // Three alarms are set: the end of the receive, the end of the lease, the lease renewal.
     let clock = requests.backend().clock();
     while clock.alarms() < 3 {
         std::thread::yield_now();
     }
-    // Nothing more to receive: it waits, for 20 seconds at a time.
+    // The mailbox is empty, so the loop waits for 20 s at a time.
     requests.advance(Duration::from_secs(20) - Duration::from_millis(1));
     assert_eq!(clock.alarms(), 3);
     requests.advance(Duration::from_millis(1));
     assert_eq!(clock.alarms(), 2);
-    // The keeper looks six times per lease: it is for 300 seconds.
+    // The lease renewal runs six times per lease of 300 s.
     requests.advance(Duration::from_secs(30) - Duration::from_millis(1));
     assert_eq!(clock.alarms(), 2);
 }

@@ -72,7 +72,7 @@ fn a_reply_store_that_panics_is_an_error() {
     }
 }
 
-/// In this process threads have stacks that do not fit into any address space, so none can be started.
+/// Runs only in a child process, in which thread stacks are larger than the address space, so no thread can be started.
 #[test]
 fn child_without_threads() {
     if std::env::var_os("POSTBOX_TEST_NO_THREADS").is_none() {
@@ -80,7 +80,7 @@ fn child_without_threads() {
     }
     assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the test itself");
     let mailbox: Mailbox<u32, u32> = postbox::open("memory://no-threads").blocking().unwrap();
-    // An operation that does not wait needs no thread.
+    // An operation without a wait needs no thread.
     mailbox.send(&1).blocking().unwrap();
     let message = mailbox.receive().wait_time(LONG).blocking().unwrap().remove(0);
     let kept = message.keep_alive(LONG, LONG);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postbox::backend::Backend;
-use postbox::backend::{Batch, DeadLetter, Headers, MailboxSettings, Outgoing, Receive};
+use postbox::backend::{DeadLetter, Headers, MailboxSettings, Outgoing, Receive};
 use postbox::operation::Answer;
 use postbox::resolver::MailboxFactory;
 use postbox::resolver::{CachePolicy, UntypedMailbox};
@@ -15,7 +15,7 @@ fn memory() -> Connection {
     Connection::new(MemoryBackend::new())
 }
 
-/// What is resolved, as a mailbox of numbers.
+/// Resolves an identifier to a mailbox of numbers.
 fn numbers(resolver: &impl MailboxResolver, identifier: &str) -> Mailbox<u32> {
     resolver.resolve(identifier).blocking().unwrap().typed()
 }
@@ -68,7 +68,7 @@ fn only_cannot_resolve_is_swallowed() {
     }
     let resolver = CompositeResolver::new().factory(Broken);
     assert!(matches!(resolver.resolve_optional("x").blocking(), Err(Error::Connection { .. })));
-    // A name that is none leads nowhere.
+    // An invalid name does not resolve.
     let resolver = CompositeResolver::new().factory(memory());
     assert!(resolver.resolve_optional("two words").blocking().unwrap().is_none());
     assert_unresolved(resolver.resolve("two words").blocking(), "two words");
@@ -104,7 +104,7 @@ fn the_cache_keeps_what_its_policy_says() {
 }
 
 #[test]
-fn eviction_closes_nobody_elses_mailbox() {
+fn eviction_does_not_close_mailboxes_in_use() {
     let resolver = CompositeResolver::new().factory(memory());
     let mailbox = numbers(&resolver, "client-7");
     assert!(resolver.evict("client-7") && !resolver.evict("client-7"));
@@ -153,7 +153,7 @@ fn a_reply_mailbox_is_unavailable_for_a_reason() {
 }
 
 #[test]
-fn by_default_names_lead_to_the_same_backend_and_uris_nowhere() {
+fn by_default_names_resolve_to_the_same_backend_and_uris_do_not_resolve() {
     let connection = memory();
     let requests: Mailbox<u32> = connection.mailbox("requests").unwrap();
     requests.send(&1).reply_to("responses").blocking().unwrap();
@@ -179,7 +179,7 @@ fn a_uri_factory_follows_only_what_is_allowed() {
 }
 
 #[test]
-fn a_uri_that_is_not_understood_says_what_is() {
+fn an_unknown_uri_is_an_error_that_lists_the_known_ones() {
     let open = |uri: &str| postbox::open::<u32, (), Json>(uri).blocking().unwrap_err().to_string();
     assert!(open("gopher://old/box").contains("memory://name"), "{}", open("gopher://old/box"));
     assert!(open("just-a-name").contains("not a URI"));
@@ -206,13 +206,13 @@ fn options_of_a_uri_and_of_the_builder_are_kept() {
     assert!(matches!(mailbox.send(&2).blocking(), Err(Error::MailboxFull { .. })));
     mailbox.receive().blocking().unwrap()[0].nack().blocking().unwrap();
     assert_eq!(mailbox.dead_letters().count().blocking().unwrap(), 1);
-    // The builder goes before the URI.
+    // Options of the builder override the URI.
     let wider: Mailbox<u32> = postbox::open(uri).max_size(3).blocking().unwrap();
     wider.send_batch(&[1, 2, 3]).blocking().unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
     wider.delete().blocking().unwrap();
 }
 
-/// Wherever a password stands, and whatever is in it: what is shown has no part of it.
+/// No part of a password is shown, in any position and with any characters.
 #[test]
 fn no_secret_is_shown() {
     let addresses = |secret: &str| {
@@ -226,7 +226,7 @@ fn no_secret_is_shown() {
             addresses.push(format!("{scheme}://box?password={secret}"));
             addresses.push(format!("{scheme}://host/box?sentinel_password={secret}&max_sise=1"));
         }
-        // With an `@` in it, its end is a host like any other.
+        // After an `@` in a password, the rest is parsed as a host.
         if !secret.contains('@') {
             addresses.push(format!("redis://host:{secret}/box"));
             addresses.push(format!("redis+cluster://one:1,two:{secret}/box"));
@@ -235,7 +235,7 @@ fn no_secret_is_shown() {
         addresses.push(format!("redis:/user:{secret}@host/box"));
         addresses
     };
-    // No server of these addresses is tried: the texts above fail before, or lead to a name that cannot be resolved.
+    // No connection is made: these addresses are invalid, or their host names do not resolve.
     for secret in
         ["hunter2", "hun?ter2", "hun#ter2", "hun/ter2", "hun@ter2", "hun:ter2", "hun%3Fter2", "hun&t=er2", "?hunter2"]
     {
@@ -257,7 +257,7 @@ fn no_secret_is_shown() {
     }
 }
 
-/// A name is no address, whatever is in it.
+/// A name is not treated as an address, whatever characters it has.
 #[test]
 fn the_identifier_of_a_name_is_the_name() {
     let registry = RegistryResolver::new();
@@ -274,7 +274,7 @@ fn the_identifier_of_a_name_is_the_name() {
     }
 }
 
-/// What is printed for debugging has neither bodies nor the secrets of an address.
+/// Debug output contains neither bodies nor secrets of addresses.
 #[test]
 fn debugging_shows_no_bodies() {
     let secret = "hunter2";
@@ -286,16 +286,14 @@ fn debugging_shows_no_bodies() {
     shown += &format!("{:?}", mailbox.send_batch(&[body()]).reply_to(&address));
     shown += &format!("{:?}", mailbox.send_expecting_reply(&body()).reply_to(&address));
     let mut outgoing = Outgoing::new(body().into_bytes().into(), ContentType::from("text/plain"));
-    let headers = Headers {
-        reply_to: Some(address.clone()),
-        attributes: [("token".to_string(), body())].into(),
-        ..Headers::default()
-    };
+    let mut headers = Headers::default();
+    headers.reply_to = Some(address.clone());
+    headers.attributes = [("token".to_string(), body())].into();
     outgoing.headers = Some(Arc::new(headers));
     shown += &format!("{outgoing:?}");
     let bytes = MemoryBackend::new().mailbox(&"debug".parse().unwrap(), &MailboxSettings::default()).unwrap();
-    bytes.send(Batch::from_iter([outgoing])).blocking().remove(0).unwrap();
-    let receive = Receive { max: 1, visibility: Duration::from_secs(9), wait: Duration::ZERO };
+    bytes.send(vec![outgoing]).blocking().remove(0).unwrap();
+    let receive = Receive::new(1, Duration::from_secs(9), Duration::ZERO);
     let delivery = bytes.receive(receive).blocking().unwrap().remove(0);
     shown += &format!("{delivery:?}");
     let at = delivery.delivered_at;
@@ -310,7 +308,7 @@ fn debugging_shows_no_bodies() {
 
 #[test]
 fn tenants_are_apart() {
-    // A connection of its own for each: no name of one leads to a mailbox of the other.
+    // Each tenant has a separate connection, so no name of one tenant resolves to a mailbox of another.
     let tenant = || CompositeResolver::new().factory(memory());
     let (a, b) = (tenant(), tenant());
     numbers(&a, "notifications").send(&1).blocking().unwrap();
@@ -328,7 +326,7 @@ fn resolution_is_async_too() {
 }
 
 #[test]
-fn an_allow_list_is_not_fooled() {
+fn an_allow_list_compares_normalised_addresses() {
     let factory = UriMailboxFactory::new().allow("memory://replies-").allow("redis://cache.internal/replies-");
     for refused in [
         "memory://replies-7?max_size=1",
@@ -341,10 +339,10 @@ fn an_allow_list_is_not_fooled() {
     assert!(UriMailboxFactory::new().allow_all().create("memory://any?max_size=9").blocking().is_ok());
 }
 
-/// An address leaves no allowed folder, however it is written, and creates nothing.
+/// No form of an address leads outside the allowed folders, and none creates a file.
 #[cfg(feature = "sqlite")]
 #[test]
-fn an_allow_list_is_not_left() {
+fn no_address_escapes_the_allowed_folders() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     std::fs::create_dir_all(folder.path().join("replies/inner")).unwrap();
@@ -383,7 +381,7 @@ fn an_allow_list_is_not_left() {
         for scheme in ["sqlite", "SQLITE"] {
             let address = format!("{scheme}://{root}/{rest}");
             let made = factory.create(&address).blocking();
-            // A mailbox of the file `replies` itself would be outside.
+            // As the mailbox of a file `replies`, this address would be outside the allowed folder.
             assert!(
                 matches!(made, Err(Error::Resolution { .. } | Error::InvalidParameter { .. })),
                 "{address}: {made:?}"
@@ -397,7 +395,7 @@ fn an_allow_list_is_not_left() {
         drop(made.unwrap_or_else(|error| panic!("{rest}: {error}")));
         assert!(files().iter().all(|path| path.to_str().unwrap().starts_with(&format!("{root}/replies/a.db"))));
     }
-    // Relative paths, and sockets.
+    // Relative paths and sockets are checked too.
     let factory = UriMailboxFactory::new().allow("sqlite://replies/").allow("redis+unix:///run/replies/");
     for refused in [
         "sqlite://replies/../secret.db/x",
@@ -423,7 +421,7 @@ fn assert_unresolved_for(result: Result<UntypedMailbox, Error>, expected: &str) 
     }
 }
 
-/// A mistake in an address is found before a file is made.
+/// An invalid address is an error before a file is created.
 #[cfg(feature = "sqlite")]
 #[test]
 fn an_address_that_fails_creates_nothing() {
@@ -461,14 +459,14 @@ fn an_address_that_fails_creates_nothing() {
         assert!(postbox::connect(&address).blocking().is_err(), "{address}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{address}");
     }
-    // A mailbox may have such a name in a file that exists.
+    // In an existing file, a mailbox may have such a name.
     postbox::connect(format!("sqlite://{root}/jobs")).blocking().unwrap();
     let odd: Mailbox<u32> = postbox::open(format!("sqlite://{root}/jobs/odd.db")).blocking().unwrap();
     odd.send(&1).blocking().unwrap();
 }
 
 #[test]
-fn closing_what_was_resolved_closes_nobody_elses() {
+fn closing_a_resolved_mailbox_closes_no_other_handle() {
     let responses: Mailbox<u32> = memory().mailbox("responses").unwrap();
     let resolver =
         CompositeResolver::new().registry(RegistryResolver::new().with("known", &responses)).factory(memory());
@@ -492,7 +490,7 @@ fn a_prefix_separates_tenants() {
         let answers: Mailbox<u32> = place.mailbox("answers").unwrap();
         assert_eq!(answers.approximate_count().blocking().unwrap(), expected, "{name}");
     }
-    // No name escapes its prefix, and each sees its own.
+    // No name escapes its prefix, and each tenant sees only its own mailboxes.
     assert!(a.mailbox::<u32, (), Json>("../tenant-b/answers").is_err());
     assert!(connection.clone().prefix("a/b").mailbox::<u32, (), Json>("x").is_err());
     assert!(b.list().blocking().unwrap().is_empty());

@@ -1,33 +1,38 @@
-//! The file: several connections and processes on one, crashes, files that are not ours, the outbox.
+//! SQLite files: several connections and processes, crashes, files of other programs, sends within a transaction.
 
 mod fixtures;
 mod refusals;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future as _, IntoFuture as _};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use postbox::sqlite::rusqlite;
+use postbox::sqlite::{SqliteBackend, rusqlite};
 use postbox::*;
 use rand::RngExt as _;
 
-/// Longer than any test may take: a wake-up that is missed fails the test.
+/// A wait that no test may reach, so that a missed wake-up fails the test.
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn open<T: 'static, R: 'static>(path: &Path, name: &str) -> Mailbox<T, R> {
     postbox::open(format!("sqlite://{}/{name}", path.display())).blocking().unwrap()
 }
 
-/// By a connection and a thread of its own, as another process has.
+/// Opens a mailbox with a separate connection and writer thread, as another process does.
 fn open_apart<T: 'static, R: 'static>(path: &Path, name: &str) -> Mailbox<T, R> {
     postbox::open(format!("sqlite://{}/{name}?synchronous=normal", path.display())).blocking().unwrap()
 }
 
 #[test]
-fn what_was_sent_is_there_after_a_restart() {
+fn messages_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mailbox: Mailbox<u32, u32> = open(&path, "jobs");
@@ -53,27 +58,64 @@ fn a_stored_message_with_a_million_headers_is_not_decoded() {
     assert_eq!(file.execute("UPDATE message SET body = ?1", [&stored]).unwrap(), 1);
     let error = mailbox.receive().visibility_timeout(Duration::ZERO).blocking().unwrap_err();
     assert!(matches!(&error, Error::Serialization { reason, .. } if reason.contains("1000000 headers")), "{error}");
-    // The raw codec reads everything: nothing of the message is lost.
+    // The raw codec can read the message, so it is not lost.
     let raw: Mailbox<Vec<u8>, (), Raw> = mailbox.untyped().typed();
     assert!(raw.receive().blocking().unwrap()[0].body == stored);
 }
 
 #[test]
-fn while_everybody_waits_no_thread_stays_awake() {
+fn waiting_uses_no_processor_time() {
     let folder = tempfile::tempdir().unwrap();
     let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // Operations that follow each other keep their task and the writer awake.
+        // Run operations back to back first, because they might leave a thread busy-polling.
         for number in 0..100 {
             mailbox.send(&number).await.unwrap();
             mailbox.receive().await.unwrap()[0].acknowledge().await.unwrap();
         }
     });
-    crate::uses_no_processor_time(|| {
+    crate::assert_uses_no_processor_time(|| {
         let waited = runtime.block_on(async { mailbox.receive().wait_time(Duration::from_secs(1)).await });
         assert!(waited.unwrap().is_empty());
     });
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// SQLite reports no change to the connection that made it, so only the commit can wake this waiter.
+#[test]
+fn a_commit_wakes_a_waiter_before_the_send_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    let mailbox: Mailbox<u32> = open(&folder.path().join("a.db"), "jobs");
+    let flag = Arc::new(Flag::default());
+    let waker = Waker::from(Arc::clone(&flag));
+    let mut received = mailbox.receive().wait_time(LONG).into_future();
+    let mut poll = || {
+        flag.0.store(false, Ordering::SeqCst);
+        Pin::new(&mut received).poll(&mut Context::from_waker(&waker))
+    };
+    // The first poll enqueues an attempt. The poll after its result waits for an event.
+    assert!(poll().is_pending());
+    while !flag.0.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    assert!(poll().is_pending());
+    assert!(!flag.0.load(Ordering::SeqCst), "there is no message yet");
+    mailbox.send(&1).blocking().unwrap();
+    assert!(flag.0.load(Ordering::SeqCst));
+    while poll().is_pending() {
+        while !flag.0.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]
@@ -85,7 +127,7 @@ fn connections_of_one_file_share_leases_and_wake_each_other() {
         let message = two.receive().wait_time(LONG).blocking().unwrap().remove(0);
         (message, two)
     });
-    // It waits by now, or will find the message: either way it gets it.
+    // The receiver waits already or finds the message at its first look. It must get the message in both cases.
     let reply = one.send_expecting_reply(&1).blocking().unwrap();
     let (message, two) = waiting.join().unwrap();
     assert!(one.receive().blocking().unwrap().is_empty(), "leased through the other connection");
@@ -94,13 +136,13 @@ fn connections_of_one_file_share_leases_and_wake_each_other() {
     let two = answered.join().unwrap().unwrap();
     one.send(&3).blocking().unwrap();
     let message = two.receive().blocking().unwrap().remove(0);
-    // By the other connection the receipt is as good.
+    // The receipt is valid on the other connection too.
     one.untyped().typed::<u32, u32, Json>().acknowledge_batch([&message]).blocking().unwrap()[0].clone().unwrap();
     assert_eq!(two.approximate_count().blocking().unwrap(), 0);
 }
 
 #[test]
-fn what_one_connection_does_another_knows_at_once() {
+fn changes_of_one_connection_are_visible_to_another_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let (one, two): (Mailbox<u32>, Mailbox<u32>) = (open(&path, "jobs"), open_apart(&path, "jobs"));
@@ -134,7 +176,7 @@ fn what_one_connection_does_another_knows_at_once() {
 }
 
 #[test]
-fn a_file_that_waits_for_a_lock_keeps_no_other_one_from_being_opened() {
+fn a_file_that_waits_for_a_lock_does_not_block_opening_another() {
     let folder = tempfile::tempdir().unwrap();
     let (locked, free) = (folder.path().join("a.db"), folder.path().join("b.db"));
     let holder = rusqlite::Connection::open(&locked).unwrap();
@@ -158,7 +200,7 @@ fn a_file_that_waits_for_a_lock_keeps_no_other_one_from_being_opened() {
 }
 
 #[test]
-fn a_file_that_was_deleted_is_made_anew() {
+fn a_deleted_file_is_created_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let old: Mailbox<u32> = open(&path, "jobs");
@@ -173,7 +215,7 @@ fn a_file_that_was_deleted_is_made_anew() {
 }
 
 #[test]
-fn a_lock_that_another_holds_is_waited_for() {
+fn an_operation_waits_for_a_lock_of_another_connection() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mailbox: Mailbox<u32> = open(&path, "jobs");
@@ -214,7 +256,7 @@ fn concurrent_sends_share_transactions_and_none_is_lost() {
 }
 
 #[test]
-fn a_file_that_is_not_ours_is_refused_and_not_touched() {
+fn a_file_of_another_program_is_refused_and_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |path: &Path| {
         let error = postbox::open::<u32, (), Json>(format!("sqlite://{}/jobs", path.display())).blocking().unwrap_err();
@@ -249,7 +291,7 @@ fn a_file_that_is_not_ours_is_refused_and_not_touched() {
 }
 
 #[test]
-fn a_file_of_an_older_version_is_brought_up_to_date() {
+fn a_file_of_an_older_version_is_migrated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let jobs: Mailbox<u32> = open(&path, "jobs");
@@ -257,14 +299,14 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
         jobs.send(&number).blocking().unwrap();
     }
     let leased = jobs.receive().blocking().unwrap().remove(0);
-    // As version 1 wrote it.
+    // Create the file as version 1 did.
     let file = rusqlite::Connection::open(&path).unwrap();
     let older = "DROP INDEX mailbox_idle; ALTER TABLE mailbox DROP COLUMN idle_at; \
                  DROP INDEX dead_id; ALTER TABLE message DROP COLUMN rank; \
                  ALTER TABLE message DROP COLUMN since; ALTER TABLE deduplication DROP COLUMN since; PRAGMA user_version = 1";
     file.execute_batch(older).unwrap();
     drop(file);
-    // A connection of its own, since the other one is still open.
+    // Use a separate connection, because the first one is still open.
     let jobs: Mailbox<u32> = open(&path, "jobs?synchronous=normal&idle_expiry=60");
     assert_eq!(jobs.receive().blocking().unwrap()[0].body, 8);
     leased.release().blocking().unwrap();
@@ -274,7 +316,7 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
 }
 
 #[test]
-fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
+fn an_idle_mailbox_is_removed_with_its_messages() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let connection = postbox::connect(format!("sqlite://{}/", path.display())).blocking().unwrap();
@@ -288,7 +330,7 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
     };
     client.send(&1).blocking().unwrap();
     others.send(&2).blocking().unwrap();
-    // Used: the hour begins again.
+    // A use restarts the idle time of one hour.
     file.execute("UPDATE mailbox SET idle_at = idle_at - 3500000", []).unwrap();
     assert_eq!(client.approximate_count().blocking().unwrap(), 1);
     file.execute("UPDATE mailbox SET idle_at = idle_at - 3500000", []).unwrap();
@@ -296,7 +338,7 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
     hour_passes();
     assert_eq!(connection.list().blocking().unwrap(), [others.name().clone()]);
     assert_eq!(file.query_row("SELECT count(*) FROM message", [], |row| row.get::<_, i64>(0)).unwrap(), 1);
-    // Made again, with its settings; what was in it before is gone.
+    // The mailbox is created again with its settings and without its old messages.
     client.send_batch([&3, &4]).blocking().unwrap();
     assert!(matches!(client.send(&5).blocking(), Err(Error::MailboxFull { .. })));
     hour_passes();
@@ -305,7 +347,7 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
 }
 
 #[test]
-fn a_mailbox_that_went_takes_nothing_of_a_later_one_with_it() {
+fn removing_a_mailbox_does_not_affect_a_later_one() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/", folder.path().join("a.db").display());
     let connection = postbox::connect(url).blocking().unwrap();
@@ -315,7 +357,7 @@ fn a_mailbox_that_went_takes_nothing_of_a_later_one_with_it() {
     while !connection.list().blocking().unwrap().is_empty() {
         std::thread::yield_now();
     }
-    // The first one is gone, and this one has its number in the file.
+    // The first mailbox was removed, and this one has the same row id.
     let jobs: Mailbox<u32> = connection.mailbox("jobs").unwrap();
     jobs.send(&2).blocking().unwrap();
     assert!(client.receive().blocking().unwrap().is_empty());
@@ -323,7 +365,7 @@ fn a_mailbox_that_went_takes_nothing_of_a_later_one_with_it() {
 }
 
 #[test]
-fn a_damaged_file_says_so() {
+fn a_damaged_file_is_an_error_that_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let mailbox: Mailbox<String> = open(&path, "jobs");
@@ -331,7 +373,7 @@ fn a_damaged_file_says_so() {
         mailbox.send(&"x".repeat(4000)).blocking().unwrap();
     }
     drop(mailbox);
-    // The last connection is gone when its thread has ended: then everything is in the one file.
+    // Wait for the writer thread to end. Then the last connection is closed and all data is in the main file.
     let wal = folder.path().join("a.db-wal");
     while wal.exists() {
         std::thread::yield_now();
@@ -351,7 +393,7 @@ fn a_damaged_file_says_so() {
 }
 
 #[test]
-fn a_transaction_of_ones_own_sends_or_does_not() {
+fn a_send_within_a_users_transaction_is_committed_or_rolled_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shop.db");
     let jobs: Mailbox<u32> = open(&path, "jobs");
@@ -361,7 +403,7 @@ fn a_transaction_of_ones_own_sends_or_does_not() {
     jobs.send(&1).within(&order).unwrap();
     order.rollback().unwrap();
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
-    // Whoever waits notices the commit.
+    // A waiting receiver is woken by the commit.
     let waiting = std::thread::spawn({
         let jobs = jobs.clone();
         move || jobs.receive().wait_time(LONG).blocking().unwrap().remove(0).body
@@ -376,19 +418,19 @@ fn a_transaction_of_ones_own_sends_or_does_not() {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Processes: this test starts itself, to open one file at the same moment, and as producers and consumers that it kills.
+// Processes: this test binary starts itself, to open one file at the same time, and as producers and consumers to kill.
 
-/// What a child does, if this process is one.
+/// Runs only in a child process: the role that the parent has set.
 #[test]
 fn child_of_this_test() {
     let Ok(role) = std::env::var("POSTBOX_TEST_ROLE") else { return };
     if role == "opener" {
-        return open_at_the_same_moment();
+        return open_at_the_same_time();
     }
     let path = std::env::var("POSTBOX_TEST_FILE").unwrap();
     let mailbox: Mailbox<u64> = open(Path::new(&path), "jobs");
     let mut out = std::io::stdout();
-    // Each line is written after the operation returned, and before the next one begins.
+    // Each line is written after its operation has returned and before the next one begins.
     let mut say = |line: String| {
         out.write_all(line.as_bytes()).unwrap();
         out.flush().unwrap();
@@ -423,8 +465,8 @@ fn child(role: &str, path: &Path) -> Child {
         .unwrap()
 }
 
-/// Reads moments and paths, opens each path at its moment, sends a message, and says what came of it.
-fn open_at_the_same_moment() {
+/// Reads times and paths. Opens each path at its time, sends a message, and prints the result.
+fn open_at_the_same_time() {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (moment, path) = line.split_once(' ').unwrap();
         let moment = UNIX_EPOCH + Duration::from_nanos(moment.parse().unwrap());
@@ -438,7 +480,7 @@ fn open_at_the_same_moment() {
 }
 
 #[test]
-fn processes_may_make_a_file_at_the_same_moment() {
+fn processes_may_create_a_file_at_the_same_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut openers: Vec<Child> = (0..4).map(|_| child("opener", Path::new(""))).collect();
     let mut outcomes: Vec<_> = openers
@@ -470,7 +512,8 @@ fn nothing_is_lost_when_processes_are_killed() {
     let path = folder.path().join("crash.db");
     let (mut sent, mut done) = (BTreeSet::new(), BTreeSet::new());
     let mut deliveries: BTreeMap<u64, u32> = BTreeMap::new();
-    // A delivery that came after its message was done would be wrong; a line may be lost with its writer, never be early.
+    // No message may be delivered after a line says that it is acknowledged. A killed process may miss a line, but no line is
+    // written too early.
     for _ in 0..rounds {
         let mut children: Vec<Child> =
             ["producer", "producer", "consumer", "consumer"].iter().map(|role| child(role, &path)).collect();
@@ -494,7 +537,7 @@ fn nothing_is_lost_when_processes_are_killed() {
         }
     }
     assert!(sent.len() > 20 && !done.is_empty(), "{} sent, {} done", sent.len(), done.len());
-    // What is left comes back when its lease ends, and nothing of what is done.
+    // Unfinished messages are delivered again when their leases end. Acknowledged messages are not.
     let mailbox: Mailbox<u64> = open(&path, "jobs");
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut left = BTreeSet::new();
@@ -507,7 +550,7 @@ fn nothing_is_lost_when_processes_are_killed() {
         }
     }
     for number in &sent {
-        // A consumer that was killed between its acknowledgement and its line had got it.
+        // A consumer may be killed after its acknowledgement and before its line.
         assert!(done.contains(number) || left.contains(number) || deliveries.contains_key(number), "{number} is lost");
     }
     drop(mailbox);

@@ -10,7 +10,7 @@ use postbox::trace::{TRACEPARENT, TraceContext};
 use postbox::*;
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt as _};
 
-/// Runs something and returns the counters, and how often each histogram was recorded to.
+/// Runs `act` and returns the value of each counter and the number of records of each histogram.
 fn measured(act: impl FnOnce()) -> BTreeMap<String, u64> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -83,7 +83,7 @@ fn everything_is_counted() {
     }
 }
 
-/// Keeps the names and fields of spans.
+/// A layer that records the names and fields of spans.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<String>>>);
 
@@ -105,7 +105,7 @@ impl<S: tracing::Subscriber> Layer<S> for Spans {
 fn a_handler_runs_in_a_span_with_its_trace() {
     let spans = Spans::default();
     let trace = TraceContext::new();
-    // With a single dispatcher, `tracing` asks that of the thread that comes to a span first, which may be another test's.
+    // With one dispatcher, `tracing` caches the interest of the first thread that reaches a span, which may run another test.
     let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     tracing::subscriber::with_default(tracing_subscriber::registry().with(spans.clone()), || {
         let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
@@ -127,7 +127,7 @@ fn a_handler_runs_in_a_span_with_its_trace() {
 }
 
 #[test]
-fn a_trace_context_is_what_w3c_says() {
+fn a_trace_context_follows_the_w3c_specification() {
     let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     assert_eq!(text.parse::<TraceContext>().unwrap().to_string(), text);
     assert!("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more".parse::<TraceContext>().is_ok());
@@ -147,7 +147,7 @@ fn a_trace_context_is_what_w3c_says() {
 }
 
 #[test]
-fn a_message_with_a_broken_trace_is_handled_all_the_same() {
+fn a_message_with_an_invalid_trace_is_handled() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&1).attribute(TRACEPARENT, "nonsense").blocking().unwrap();
     let worker = Worker::new(&mailbox, |number: u32, _| async move { Ok::<_, String>(number) });

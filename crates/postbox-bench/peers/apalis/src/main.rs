@@ -1,8 +1,8 @@
-//! `postbox-bench-apalis FILE LEVEL`: cycles of apalis-sqlite, one at a time, as the suite `sqlite` asks for them.
+//! `postbox-bench-apalis FILE LEVEL` runs cycles of apalis-sqlite, one at a time, for the suite `sqlite`.
 //!
-//! A cycle is what its worker does for one task, statement by statement and transaction by transaction: push, fetch,
-//! lock, acknowledge. The worker itself polls at intervals, so by itself it would be slower. Its rows stay when they are
-//! done; they are removed between the measurements.
+//! A cycle executes the same statements and transactions as an apalis worker for one task: push, fetch, lock, acknowledge.
+//! A real worker is slower, since it polls at intervals. apalis keeps the rows of finished tasks, so they are deleted between
+//! the measurements.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use apalis_sqlite::{Config, SqliteConnectOptions, SqlitePool, SqlitePoolOptions,
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 async fn open(file: &str, level: &str) -> Outcome<SqlitePool> {
-    // One connection, for good: how durable it is belongs to the connection.
+    // One permanent connection, because the durability level is a setting of the connection.
     let options = SqlitePoolOptions::new().min_connections(1).max_connections(1).idle_timeout(None).max_lifetime(None);
     let pool = options.connect_with(SqliteConnectOptions::new().filename(file).create_if_missing(true)).await?;
     SqliteStorage::setup(&pool).await?;

@@ -1,8 +1,9 @@
 //! `postbox-bench-omniqueue ENDPOINT QUEUE-URL TASKS`: cycles of omniqueue on SQS, as the suite `sqs` asks for them.
 //!
-//! It answers a number of cycles with nanoseconds, nanoseconds of processor time, and the requests of each kind.
+//! For each number of cycles it prints the elapsed nanoseconds, the processor time in nanoseconds, and the number of requests
+//! of each kind.
 
-extern crate aws_sdk_sqs; // By this path the shared file finds it.
+extern crate aws_sdk_sqs; // The included workload file uses this path.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -20,7 +21,7 @@ mod workload;
 
 use workload::{Counting, FULL, Queue, REQUESTS, WAIT, cpu, cycles};
 
-/// As all others send it.
+/// The same body as in the suite `sqs`.
 #[derive(Serialize, Deserialize)]
 struct Job {
     number: u64,
@@ -71,7 +72,7 @@ fn main() {
     for line in std::io::stdin().lines() {
         let many = line.expect("a line").parse().expect("a number of cycles");
         let before = (cpu(), REQUESTS.each_ref().map(|count| count.load(Ordering::Relaxed)));
-        // On a task of its own: the thread that waits for it is not one of the runtime's.
+        // The cycles run in a task on the runtime's worker threads.
         let took = runtime.block_on(runtime.spawn(cycles(queue.clone(), tasks, 1, many))).expect("a task");
         print!("{} {}", took.as_nanos(), cpu() - before.0);
         for (count, before) in REQUESTS.iter().zip(before.1) {

@@ -1,21 +1,31 @@
-//! The receiving end of a mailbox.
+//! The consumer's end of a mailbox: the traits [`Mailbox`] and [`MailboxConsumer`], and
+//! [`QueueMailbox`].
+//!
+//! ```
+//! use postbox_core::shared::mailbox::*;
+//!
+//! let (mailbox, producer) = ThreadSafe.build_default_mailbox();
+//! producer.try_send("hello").unwrap();
+//! drop(producer);
+//! assert_eq!(mailbox.try_dequeue(), Ok(Some("hello")));
+//! assert_eq!(mailbox.try_dequeue(), Err(QueueError::Disconnected));
+//! ```
 
 use core::fmt;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::core::Core;
 use super::future::{OfferFuture, PollFuture};
 use super::options::MailboxOptions;
 use super::producer::{MetricsSink, QueueMailboxProducer, SchedulerHook};
 use super::signal::{MailboxSignal, Signal};
-use crate::fifo::Fifo;
-use crate::order::Order;
+use crate::order::{Fifo, Order};
+use crate::queue::Queue;
 use crate::shared::queue::{MailboxError, MailboxQueueBackend, OfferOutcome, OverflowPolicy, QueueError};
-use crate::sync::{Count, MetadataStorageMode, ThreadSafe};
+use crate::sync::{MetadataStorageMode, ThreadSafe};
 
-/// What every mailbox can do, whichever kind it is. Nothing here waits.
+/// The operations of every kind of mailbox. None of them waits.
 ///
 /// ```
 /// use postbox_core::{BoundedMailbox, Mailbox, UnboundedMailbox};
@@ -27,71 +37,73 @@ use crate::sync::{Count, MetadataStorageMode, ThreadSafe};
 /// assert!(greet(&BoundedMailbox::new(1)));
 /// ```
 pub trait Mailbox<M> {
-    /// Puts a message in. `false` if it was not taken: the mailbox is full or closed. The message is dropped then;
-    /// [`MailboxProducer::try_send`](super::MailboxProducer::try_send) gives it back instead.
+    /// Sends a message. Returns `false`, and drops the message, if the mailbox is full or closed.
+    /// [`MailboxProducer::try_send`](super::MailboxProducer::try_send) returns the message instead.
     fn enqueue(&self, message: M) -> bool;
 
-    /// Takes the next message, if there is one.
+    /// Receives the next message, if there is one.
     fn dequeue(&self) -> Option<M>;
 
-    /// Whether no message waits.
+    /// Whether the mailbox holds no message.
     fn is_empty(&self) -> bool {
         self.size() == 0
     }
 
-    /// How many messages wait.
+    /// The number of messages in the mailbox.
     fn size(&self) -> usize;
 
-    /// How many messages the mailbox has taken in since it exists.
+    /// The number of messages accepted since the mailbox was created.
     fn message_count(&self) -> usize;
 
-    /// How many messages it has room for; `None` without a limit.
+    /// The number of messages that the mailbox can hold; `None` if unlimited.
     fn capacity(&self) -> Option<usize>;
 
-    /// Takes no more messages from now on. Those inside can still be taken out.
+    /// Closes the mailbox: it accepts no more messages, and those inside can still be received.
     fn close(&self);
 
-    /// Whether it is closed.
+    /// Whether the mailbox is closed.
     fn is_closed(&self) -> bool;
 }
 
-/// A mailbox from the consumer's side.
+/// The consumer's end of a mailbox.
 pub trait MailboxConsumer<M>: Mailbox<M> + Clone {
-    /// Tells of new messages.
+    /// The signal that announces messages.
     type Signal: MailboxSignal;
 
-    /// A signal that is notified after each message, when the mailbox is resumed, and when the end comes.
+    /// A signal that is notified after each message, after a resume, and when the mailbox is
+    /// disconnected.
     fn signal(&self) -> Self::Signal;
 
-    /// Takes the next message, if there is one.
+    /// Receives the next message, if there is one.
     ///
     /// # Errors
-    /// [`Disconnected`](QueueError::Disconnected) when nothing is left and nothing will come.
+    /// [`Disconnected`](QueueError::Disconnected) when the mailbox is empty and no message can
+    /// arrive any more.
     fn try_dequeue(&self) -> Result<Option<M>, QueueError<M>>;
 
-    /// [`try_dequeue`](Self::try_dequeue) with the error of a mailbox.
+    /// Like [`try_dequeue`](Self::try_dequeue), with a [`MailboxError`].
     ///
     /// # Errors
-    /// As [`try_dequeue`](Self::try_dequeue), wrapped.
+    /// The error of [`try_dequeue`](Self::try_dequeue), wrapped.
     fn try_dequeue_mailbox(&self) -> Result<Option<M>, MailboxError<M>> {
         self.try_dequeue().map_err(MailboxError::from)
     }
 }
 
-/// The queue that all handles of one mailbox share: the [`MailboxQueueBackend`] of this crate.
+/// The queue that all handles of a mailbox share: the [`MailboxQueueBackend`] of this crate.
 ///
-/// It counts neither as a producer nor as a consumer, so holding one keeps no mailbox open.
+/// It is neither a producer nor a consumer, so it does not keep the mailbox open.
 pub struct QueueMailboxCore<M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
-    shared: C::Shared<Core<M, O, C>>,
+    shared: C::Shared<Queue<M, O, C>>,
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxCore<M, O, C> {
     pub(crate) fn new(order: O, options: MailboxOptions) -> Self {
-        QueueMailboxCore { shared: C::share(Core::new(order, options)) }
+        QueueMailboxCore { shared: C::share(Queue::new(order, options)) }
     }
 
     #[inline(always)]
-    pub(crate) fn core(&self) -> &Core<M, O, C> {
+    pub(crate) fn inner(&self) -> &Queue<M, O, C> {
         &self.shared
     }
 
@@ -100,12 +112,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxCore<M, O, C> {
         OfferFuture::from_item(&self.shared, item)
     }
 
-    /// How many senders wait for room.
+    /// The number of senders that wait for room.
     pub fn waiting_senders(&self) -> usize {
-        self.shared.senders.len()
+        self.shared.waiting_senders()
     }
 
-    /// How many receivers wait for a message.
+    /// The number of receivers that wait for a message.
     pub fn waiting_receivers(&self) -> usize {
         self.shared.waiting_receivers()
     }
@@ -152,24 +164,25 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailboxCore<M, O, C>
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailboxCore<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailboxCore").field(self.core()).finish()
+        f.debug_tuple("QueueMailboxCore").field(self.inner()).finish()
     }
 }
 
-/// The mailbox that the factories build, and the one behind `UnboundedMailbox`, `BoundedMailbox` and
-/// `PriorityMailbox`.
+/// The mailbox that the factories build. `UnboundedMailbox`, `BoundedMailbox` and `PriorityMailbox`
+/// dereference to it.
 ///
-/// `O` is the order in which messages leave, `C` the concurrency mode. Clones share one mailbox; each message goes
-/// to one of them. When the last clone is dropped, the mailbox closes and what is left in it is dropped.
+/// `O` is the order of the messages, `C` the concurrency mode. Clones share one mailbox, and each
+/// message goes to one of them. Dropping the last clone closes the mailbox and drops the messages
+/// in it.
 pub struct QueueMailbox<M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
     queue: QueueMailboxCore<M, O, C>,
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
-    /// A mailbox without a producer yet.
+    /// Creates a mailbox without a producer.
     ///
     /// # Panics
-    /// If the capacity is 0: nothing could ever be sent.
+    /// If the capacity is 0, since no message could ever be sent.
     pub(crate) fn with_order(order: O, options: MailboxOptions) -> Self {
         assert!(
             options.capacity_limit() != Some(0),
@@ -179,32 +192,34 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     }
 
     fn from_queue(queue: QueueMailboxCore<M, O, C>) -> Self {
-        queue.core().consumers.increment();
+        queue.inner().add_consumer();
         QueueMailbox { queue }
     }
 
-    /// The queue behind the mailbox.
+    /// The queue of the mailbox.
     pub fn queue(&self) -> &QueueMailboxCore<M, O, C> {
         &self.queue
     }
 
-    /// A new producer for this mailbox.
+    /// Creates a producer for this mailbox.
     ///
-    /// When the last producer is dropped, the mailbox is disconnected: receivers get what is left and then
-    /// [`Disconnected`](QueueError::Disconnected), and a message loop ends. So keep a producer for as long as something
-    /// may come, even if other handles send by [`enqueue`](Mailbox::enqueue); a mailbox that never had a producer waits
-    /// for ever. A new producer connects the mailbox again; a closed mailbox stays closed.
+    /// Dropping the last producer disconnects the mailbox: receivers get the remaining messages and
+    /// then [`Disconnected`](QueueError::Disconnected), and a message loop ends. So keep a producer
+    /// while messages may arrive, even if other handles send by [`enqueue`](Mailbox::enqueue). A
+    /// mailbox that never had a producer is not disconnected. A new producer reconnects the
+    /// mailbox, unless it is closed.
     pub fn producer(&self) -> QueueMailboxProducer<M, O, C> {
         QueueMailboxProducer::new(self.queue.clone())
     }
 
-    /// Takes the next message, and waits for one. Needs no particular runtime.
+    /// Receives the next message, waiting for it. The future runs on any executor.
     #[inline]
     pub fn recv(&self) -> PollFuture<'_, M, O, C> {
-        PollFuture::new(self.queue.core())
+        PollFuture::new(self.queue.inner())
     }
 
-    /// Moves up to `max` messages into `into`, control messages first, with one synchronisation. Returns how many.
+    /// Moves up to `max` messages into `into`, control messages first, and returns their number. It
+    /// locks the mailbox once for all of them.
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;
@@ -216,11 +231,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(batch, [0, 1, 2]);
     /// ```
     pub fn drain_into(&self, into: &mut Vec<M>, max: usize) -> usize {
-        self.queue.core().drain_into(into, max)
+        self.queue.inner().drain_into(into, max)
     }
 
-    /// Closes the mailbox and takes out all that is left: control messages, stashed messages, then the others in
-    /// their order. Senders that wait get their own messages back.
+    /// Closes the mailbox and returns all remaining messages: control messages, stashed messages,
+    /// then the others in order. Waiting senders get their own messages back.
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;
@@ -231,11 +246,11 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(producer.try_send("late"), Err(QueueError::Closed("late")));
     /// ```
     pub fn close_and_drain(&self) -> Vec<M> {
-        self.queue.core().close_and_drain()
+        self.queue.inner().close_and_drain()
     }
 
-    /// Holds regular messages back; control messages still come. Suspensions are counted: it takes as many
-    /// [`resume`](Self::resume)s.
+    /// Withholds regular messages; control messages are still delivered. Suspensions are counted:
+    /// each needs one [`resume`](Self::resume).
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;
@@ -248,26 +263,27 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(mailbox.dequeue(), Some("work"));
     /// ```
     pub fn suspend(&self) {
-        self.queue.core().suspend();
+        self.queue.inner().suspend();
     }
 
-    /// Takes one [`suspend`](Self::suspend) back. `false` if there was none to take back.
+    /// Undoes one [`suspend`](Self::suspend). Returns `false` if the mailbox was not suspended.
     pub fn resume(&self) -> bool {
-        self.queue.core().resume()
+        self.queue.inner().resume()
     }
 
-    /// Whether regular messages are held back.
+    /// Whether regular messages are withheld.
     pub fn is_suspended(&self) -> bool {
-        self.queue.core().is_suspended()
+        self.queue.inner().is_suspended()
     }
 
-    /// Puts a received message aside until [`unstash`](Self::unstash): a handler that cannot use it yet.
+    /// Sets a received message aside until [`unstash`](Self::unstash), for a handler that cannot
+    /// use it yet.
     ///
-    /// A stashed message takes up room, so a bounded mailbox takes fewer new ones meanwhile. Room that producers
-    /// filled while the message was out is not taken back: then the mailbox holds that much more than its capacity.
-    /// An envelope goes back on its own lane; what was sent by
-    /// [`try_send_control`](QueueMailboxProducer::try_send_control) goes back as a regular message. A mailbox that is
-    /// closed and drained is disconnected even if something is stashed: unstash first.
+    /// A stashed message counts against the capacity. If senders have filled its place since it was
+    /// received, the mailbox exceeds its capacity by that message. An envelope returns to its own
+    /// channel; a message sent by [`try_send_control`](QueueMailboxProducer::try_send_control)
+    /// returns as a regular message. A mailbox that is closed and empty is disconnected even if
+    /// messages are stashed, so unstash them first.
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;
@@ -281,91 +297,92 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailbox<M, O, C> {
     /// assert_eq!(mailbox.dequeue(), Some(1));
     /// ```
     pub fn stash(&self, message: M) {
-        self.queue.core().stash(message);
+        self.queue.inner().stash(message);
     }
 
-    /// Puts all stashed messages back, in the order in which they were stashed and before those that wait (in a
-    /// priority mailbox: before their equals). Returns how many.
+    /// Returns all stashed messages to the mailbox, in the order in which they were stashed, ahead
+    /// of the messages in it (in a priority mailbox: ahead of equal ones). Returns their number.
     pub fn unstash(&self) -> usize {
-        self.queue.core().unstash()
+        self.queue.inner().unstash()
     }
 
-    /// How many messages are stashed. They do not count in [`size`](Mailbox::size).
+    /// The number of stashed messages. They do not count in [`size`](Mailbox::size).
     pub fn stashed(&self) -> usize {
-        self.queue.core().stashed()
+        self.queue.inner().stashed()
     }
 
-    /// How many control messages wait. They count in [`size`](Mailbox::size), not against the capacity.
+    /// The number of control messages. They count in [`size`](Mailbox::size), but not against the
+    /// capacity.
     pub fn control_size(&self) -> usize {
-        self.queue.core().control_len()
+        self.queue.inner().control_len()
     }
 
-    /// How many control messages there is room for; `None` without a limit.
+    /// The number of control messages that the mailbox can hold; `None` if unlimited.
     pub fn control_capacity(&self) -> Option<usize> {
-        self.queue.core().control_capacity()
+        self.queue.inner().control_capacity()
     }
 
-    /// How many messages were refused or evicted for want of room since the mailbox exists.
+    /// The number of messages that were rejected or evicted since the mailbox was created.
     pub fn rejected_count(&self) -> usize {
-        self.queue.core().refused.get()
+        self.queue.inner().rejected_count()
     }
 
-    /// Sets the sink that is told what happens in the mailbox, as
-    /// [`MailboxProducer::set_metrics_sink`](super::MailboxProducer::set_metrics_sink) does.
+    /// Sets the metrics sink, like
+    /// [`MailboxProducer::set_metrics_sink`](super::MailboxProducer::set_metrics_sink).
     pub fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
-        self.queue.core().set_sink(sink);
+        self.queue.inner().set_metrics_sink(sink);
     }
 
-    /// Sets the hook that is told that the mailbox has something to receive, as
-    /// [`MailboxProducer::set_scheduler_hook`](super::MailboxProducer::set_scheduler_hook) does.
+    /// Sets the scheduler hook, like
+    /// [`MailboxProducer::set_scheduler_hook`](super::MailboxProducer::set_scheduler_hook).
     pub fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
-        self.queue.core().set_scheduler(hook);
+        self.queue.inner().set_scheduler_hook(hook);
     }
 
-    /// Whether a message sent now would find no room.
+    /// Whether the mailbox has no room for another regular message.
     pub fn is_full(&self) -> bool {
-        self.queue.core().room_now() == 0
+        self.queue.inner().free_capacity() == 0
     }
 
-    /// What the mailbox does when it is full.
+    /// The overflow policy of the mailbox.
     pub fn overflow(&self) -> OverflowPolicy {
-        self.queue.core().policy()
+        self.queue.inner().policy()
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Mailbox<M> for QueueMailbox<M, O, C> {
     #[inline]
     fn enqueue(&self, message: M) -> bool {
-        self.queue.core().try_offer(message).is_ok_and(|outcome| outcome.is_accepted())
+        self.queue.inner().try_offer(message).is_ok_and(|outcome| outcome.is_accepted())
     }
 
     #[inline]
     fn dequeue(&self) -> Option<M> {
-        self.queue.core().poll_some()
+        self.queue.inner().poll_message()
     }
 
     fn is_empty(&self) -> bool {
-        self.queue.core().is_empty()
+        self.queue.inner().is_empty()
     }
 
     fn size(&self) -> usize {
-        self.queue.core().len()
+        self.queue.inner().len()
     }
 
     fn message_count(&self) -> usize {
-        self.queue.core().lifetime()
+        self.queue.inner().message_count()
     }
 
     fn capacity(&self) -> Option<usize> {
-        self.queue.core().capacity()
+        self.queue.inner().capacity()
     }
 
     fn close(&self) {
-        self.queue.core().close();
+        self.queue.inner().close();
     }
 
     fn is_closed(&self) -> bool {
-        self.queue.core().is_closed()
+        self.queue.inner().is_closed()
     }
 }
 
@@ -373,12 +390,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> MailboxConsumer<M> for QueueMailbox
     type Signal = Signal<C>;
 
     fn signal(&self) -> Signal<C> {
-        self.queue.core().change_hooks(|hooks| hooks.signal.get_or_insert_default().clone())
+        self.queue.inner().change_hooks(|hooks| hooks.signal.get_or_insert_default().clone())
     }
 
     #[inline]
     fn try_dequeue(&self) -> Result<Option<M>, QueueError<M>> {
-        self.queue.core().try_poll()
+        self.queue.inner().try_poll()
     }
 }
 
@@ -390,12 +407,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailbox<M, O, C> {
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for QueueMailbox<M, O, C> {
     fn drop(&mut self) {
-        self.queue.core().remove_consumer();
+        self.queue.inner().remove_consumer();
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailbox<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailbox").field(self.queue.core()).finish()
+        f.debug_tuple("QueueMailbox").field(self.queue.inner()).finish()
     }
 }

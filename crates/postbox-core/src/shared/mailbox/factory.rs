@@ -1,19 +1,27 @@
-//! Builds mailboxes.
+//! Factories of mailboxes: the trait [`MailboxFactory`], implemented by [`ThreadSafe`] and
+//! [`SingleThread`], and [`PriorityMailboxFactory`].
+//!
+//! ```
+//! use postbox_core::shared::mailbox::*;
+//!
+//! let (mailbox, producer) = ThreadSafe.build_mailbox(MailboxOptions::with_capacity(128));
+//! producer.try_send(1).unwrap();
+//! assert_eq!((mailbox.size(), mailbox.capacity()), (1, Some(128)));
+//! ```
 
 use super::consumer::{MailboxConsumer, QueueMailbox, QueueMailboxCore};
 use super::messages::{ByEnvelope, PriorityEnvelope};
 use super::options::MailboxOptions;
 use super::producer::{MailboxProducer, QueueMailboxProducer};
 use super::signal::{MailboxSignal, Signal};
-use crate::fifo::Fifo;
-use crate::priority::Priority;
+use crate::order::{Fifo, Priority};
 use crate::shared::queue::MailboxQueueBackend;
 
 pub use crate::sync::{MailboxConcurrency, MetadataStorageMode, SingleThread, ThreadSafe};
 
-/// Builds a mailbox and its first producer.
+/// Builds a mailbox together with a producer.
 ///
-/// [`ThreadSafe`] and [`SingleThread`] are factories; a runtime may bring its own.
+/// [`ThreadSafe`] and [`SingleThread`] are factories; a runtime can implement its own.
 ///
 /// ```
 /// use postbox_core::shared::mailbox::*;
@@ -27,24 +35,24 @@ pub use crate::sync::{MailboxConcurrency, MetadataStorageMode, SingleThread, Thr
 /// assert_eq!(mailbox.size(), 1);
 /// ```
 pub trait MailboxFactory {
-    /// How the mailboxes are guarded and shared.
+    /// How mailboxes are protected and shared.
     type Concurrency: MailboxConcurrency + MetadataStorageMode;
-    /// What tells their consumers of new messages.
+    /// The signal of the mailboxes.
     type Signal: MailboxSignal;
-    /// The queue behind a mailbox.
+    /// The queue of a mailbox.
     type Queue<M>: MailboxQueueBackend<M> + Clone;
-    /// The consumer's side.
+    /// The consumer's end.
     type Mailbox<M>: MailboxConsumer<M, Signal = Self::Signal>;
-    /// The producer's side.
+    /// The producer's end.
     type Producer<M>: MailboxProducer<M>;
 
-    /// Builds a mailbox as the options say, and a producer for it.
+    /// Builds a mailbox with the given options, and a producer for it.
     ///
     /// # Panics
-    /// If the options ask for a capacity of 0.
+    /// If the capacity is 0.
     fn build_mailbox<M>(&self, options: MailboxOptions) -> (Self::Mailbox<M>, Self::Producer<M>);
 
-    /// Builds a mailbox with the default options.
+    /// Builds a mailbox with the default options, and a producer for it.
     fn build_default_mailbox<M>(&self) -> (Self::Mailbox<M>, Self::Producer<M>) {
         self.build_mailbox(MailboxOptions::default())
     }
@@ -67,7 +75,7 @@ impl<C: MetadataStorageMode> MailboxFactory for C {
 /// The order of a mailbox of envelopes: control messages first, then by priority, then by arrival.
 pub type EnvelopeOrder = Priority<ByEnvelope>;
 
-/// Builds mailboxes of [`PriorityEnvelope`]s, which leave by their channel and priority.
+/// Builds mailboxes of [`PriorityEnvelope`]s, ordered by channel and priority.
 ///
 /// ```
 /// use postbox_core::shared::mailbox::messages::PriorityEnvelope;
@@ -81,10 +89,10 @@ pub type EnvelopeOrder = Priority<ByEnvelope>;
 /// assert_eq!(order, ["stop", "soon", "later"]);
 /// ```
 pub trait PriorityMailboxFactory: MetadataStorageMode {
-    /// Builds a mailbox of envelopes and a producer for it.
+    /// Builds a mailbox of envelopes, and a producer for it.
     ///
     /// # Panics
-    /// If the options ask for a capacity of 0.
+    /// If the capacity is 0.
     #[allow(clippy::type_complexity, reason = "the pair is the answer; an alias would hide what it is made of")]
     fn build_priority_mailbox<M>(
         &self,

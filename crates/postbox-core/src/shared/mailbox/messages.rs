@@ -1,43 +1,54 @@
-//! Messages with a priority and a channel.
+//! Envelopes with a priority and a channel, and system messages.
+//!
+//! ```
+//! use postbox_core::shared::mailbox::messages::*;
+//! use postbox_core::shared::mailbox::*;
+//!
+//! let (mailbox, producer) = ThreadSafe.build_priority_mailbox(MailboxOptions::default());
+//! producer.try_send(PriorityEnvelope::new("work", 5)).unwrap();
+//! producer.try_send(PriorityEnvelope::control("stop", 5)).unwrap();
+//! assert_eq!(mailbox.dequeue().unwrap().into_parts().0, "stop");
+//! ```
 
-use crate::priority::Rank;
+use crate::order::Rank;
 
-/// The way that a message takes through a mailbox.
+/// The channel on which a message is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PriorityChannel {
-    /// With all others.
+    /// The channel of ordinary messages.
     #[default]
     Regular,
-    /// Past all regular messages, with room of its own, in a mailbox that
-    /// [`build_priority_mailbox`](super::PriorityMailboxFactory::build_priority_mailbox) made.
+    /// The channel of control messages. They overtake regular messages and have room of their own,
+    /// in a mailbox built by
+    /// [`build_priority_mailbox`](super::PriorityMailboxFactory::build_priority_mailbox).
     Control,
 }
 
-/// A message that knows how urgent it is. A lower number is more urgent.
+/// A message with a priority. A lower number is more urgent.
 pub trait PriorityMessage {
     /// The priority, if it has one.
     fn get_priority(&self) -> Option<i8>;
 }
 
-/// What a system message asks for.
+/// The purpose of a system message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SystemMessageKind {
-    /// Finish the message at hand, then end.
+    /// End after the current message.
     Stop,
-    /// Hold regular messages back.
+    /// Withhold regular messages.
     Suspend,
-    /// Take one suspension back.
+    /// Undo one suspension.
     Resume,
-    /// Begin anew.
+    /// Start again.
     Restart,
-    /// Something that this actor watches has failed or ended.
+    /// An actor that this one watches has failed or ended.
     Failure,
-    /// Something of the application's own.
+    /// A purpose defined by the application.
     Custom(u32),
 }
 
-/// A message from the system to an actor, not from one actor to another.
+/// A message from the runtime to an actor, as opposed to one from another actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SystemMessage {
     kind: SystemMessageKind,
@@ -45,7 +56,8 @@ pub struct SystemMessage {
 }
 
 impl SystemMessage {
-    /// A system message with the priority that suits its kind: stop before all else, then suspend and resume.
+    /// Creates a system message with the default priority of its kind: stop first, then suspend and
+    /// resume.
     pub const fn new(kind: SystemMessageKind) -> Self {
         let priority = match kind {
             SystemMessageKind::Stop => -128,
@@ -56,19 +68,19 @@ impl SystemMessage {
         SystemMessage { kind, priority }
     }
 
-    /// The same message with another priority.
+    /// Sets the priority.
     #[must_use]
     pub const fn with_priority(mut self, priority: i8) -> Self {
         self.priority = priority;
         self
     }
 
-    /// What it asks for.
+    /// The purpose of the message.
     pub const fn kind(&self) -> SystemMessageKind {
         self.kind
     }
 
-    /// How urgent it is; lower is more urgent.
+    /// The priority; a lower number is more urgent.
     pub const fn priority(&self) -> i8 {
         self.priority
     }
@@ -80,7 +92,7 @@ impl PriorityMessage for SystemMessage {
     }
 }
 
-/// A message with its priority and channel, and the system message that it stands for, if it does.
+/// A message with its priority and channel, and the system message that it represents, if any.
 ///
 /// ```
 /// use postbox_core::shared::mailbox::messages::*;
@@ -102,25 +114,25 @@ pub struct PriorityEnvelope<M> {
 }
 
 impl<M> PriorityEnvelope<M> {
-    /// The priority of an envelope that states none.
+    /// The priority of an envelope created without one.
     pub const DEFAULT_PRIORITY: i8 = 0;
 
-    /// A regular message.
+    /// Creates a regular message.
     pub const fn new(message: M, priority: i8) -> Self {
         Self::with_channel(message, priority, PriorityChannel::Regular)
     }
 
-    /// A message on the given channel.
+    /// Creates a message on the given channel.
     pub const fn with_channel(message: M, priority: i8, channel: PriorityChannel) -> Self {
         PriorityEnvelope { message, priority, channel, system_message: None }
     }
 
-    /// A control message.
+    /// Creates a control message.
     pub const fn control(message: M, priority: i8) -> Self {
         Self::with_channel(message, priority, PriorityChannel::Control)
     }
 
-    /// A regular message of the default priority.
+    /// Creates a regular message with the default priority.
     pub const fn with_default_priority(message: M) -> Self {
         Self::new(message, Self::DEFAULT_PRIORITY)
     }
@@ -130,27 +142,27 @@ impl<M> PriorityEnvelope<M> {
         &self.message
     }
 
-    /// How urgent it is; lower is more urgent.
+    /// The priority; a lower number is more urgent.
     pub const fn priority(&self) -> i8 {
         self.priority
     }
 
-    /// The way it takes.
+    /// The channel on which the message is sent.
     pub const fn channel(&self) -> PriorityChannel {
         self.channel
     }
 
-    /// The system message that it stands for.
+    /// The system message that the envelope represents, if any.
     pub const fn system_message(&self) -> Option<&SystemMessage> {
         self.system_message.as_ref()
     }
 
-    /// Whether it takes the control channel.
+    /// Whether the message is sent on the control channel.
     pub const fn is_control(&self) -> bool {
         matches!(self.channel, PriorityChannel::Control)
     }
 
-    /// Changes the message and keeps the rest.
+    /// Transforms the message; the other fields stay the same.
     pub fn map<N>(self, change: impl FnOnce(M) -> N) -> PriorityEnvelope<N> {
         PriorityEnvelope {
             message: change(self.message),
@@ -160,27 +172,27 @@ impl<M> PriorityEnvelope<M> {
         }
     }
 
-    /// Changes the priority and keeps the rest.
+    /// Transforms the priority; the other fields stay the same.
     #[must_use]
     pub fn map_priority(mut self, change: impl FnOnce(i8) -> i8) -> Self {
         self.priority = change(self.priority);
         self
     }
 
-    /// The message and its priority.
+    /// Returns the message and its priority.
     pub fn into_parts(self) -> (M, i8) {
         (self.message, self.priority)
     }
 
-    /// The message, its priority and its channel.
+    /// Returns the message, its priority and its channel.
     pub fn into_parts_with_channel(self) -> (M, i8, PriorityChannel) {
         (self.message, self.priority, self.channel)
     }
 }
 
 impl PriorityEnvelope<SystemMessage> {
-    /// A control message of the system message's own priority, which also keeps the system message beside it, so
-    /// that it is still known after a [`map`](Self::map).
+    /// Creates a control message with the priority of the system message. The envelope also keeps
+    /// the system message beside the body, so it survives a [`map`](Self::map).
     pub fn from_system(message: SystemMessage) -> Self {
         PriorityEnvelope { system_message: Some(message), ..Self::control(message, message.priority()) }
     }
@@ -192,7 +204,7 @@ impl<M> PriorityMessage for PriorityEnvelope<M> {
     }
 }
 
-/// Ranks envelopes by what is written on them.
+/// Ranks envelopes by their priority.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByEnvelope;
 

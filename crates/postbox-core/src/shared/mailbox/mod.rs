@@ -1,7 +1,7 @@
 //! Mailboxes that depend on no runtime.
 //!
-//! One import brings all of it: traits, options, errors, and the two factories [`ThreadSafe`] and
-//! [`SingleThread`]. Envelopes and system messages stay in [`messages`].
+//! One glob import brings the traits, the options, the errors, and the two factories [`ThreadSafe`]
+//! and [`SingleThread`] into scope. Envelopes and system messages are in [`messages`].
 //!
 //! ```
 //! use postbox_core::shared::mailbox::*;
@@ -12,7 +12,6 @@
 //! ```
 
 pub mod consumer;
-mod core;
 pub mod factory;
 mod future;
 pub mod messages;

@@ -1,8 +1,18 @@
-//! How large a mailbox is, and what it does when it is full.
+//! The settings of a mailbox: its capacities and its overflow policy.
+//!
+//! ```
+//! use postbox_core::shared::mailbox::*;
+//!
+//! let options = MailboxOptions::with_capacity(1).with_overflow(OverflowPolicy::DropOldest);
+//! let (mailbox, producer) = ThreadSafe.build_mailbox(options);
+//! producer.try_send("old").unwrap();
+//! producer.try_send("new").unwrap();
+//! assert_eq!(mailbox.dequeue(), Some("new"));
+//! ```
 
 use crate::shared::queue::{OverflowPolicy, QueueSize};
 
-/// Room that is kept for control messages, unless the options say otherwise.
+/// The default capacity for control messages.
 pub const DEFAULT_SYSTEM_RESERVATION: usize = 4;
 
 /// The settings of a new mailbox.
@@ -18,11 +28,11 @@ pub const DEFAULT_SYSTEM_RESERVATION: usize = 4;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MailboxOptions {
-    /// Room for regular messages.
+    /// The capacity for regular messages.
     pub capacity: QueueSize,
-    /// Room for control messages.
+    /// The capacity for control messages.
     pub priority_capacity: QueueSize,
-    /// What a full mailbox does.
+    /// What a full mailbox does with another message.
     pub overflow: OverflowPolicy,
 }
 
@@ -33,41 +43,41 @@ impl Default for MailboxOptions {
 }
 
 impl MailboxOptions {
-    /// Room for `capacity` regular messages and the default reservation for control messages.
+    /// A capacity for regular messages, and the default capacity for control messages.
     pub const fn with_capacity(capacity: usize) -> Self {
         Self::with_capacities(QueueSize::Limited(capacity), QueueSize::Limited(DEFAULT_SYSTEM_RESERVATION))
     }
 
-    /// Room for both kinds of messages, stated apart.
+    /// Capacities for regular and for control messages.
     pub const fn with_capacities(capacity: QueueSize, priority_capacity: QueueSize) -> Self {
         MailboxOptions { capacity, priority_capacity, overflow: OverflowPolicy::Block }
     }
 
-    /// The same options with this much room for control messages.
+    /// Sets the capacity for control messages.
     #[must_use]
     pub const fn with_priority_capacity(mut self, priority_capacity: QueueSize) -> Self {
         self.priority_capacity = priority_capacity;
         self
     }
 
-    /// The same options with another way to deal with a full mailbox.
+    /// Sets the overflow policy.
     #[must_use]
     pub const fn with_overflow(mut self, overflow: OverflowPolicy) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// No limit for regular messages, nor for control messages.
+    /// No limit for regular or control messages.
     pub const fn unbounded() -> Self {
         Self::with_capacities(QueueSize::Limitless, QueueSize::Limitless)
     }
 
-    /// The limit for regular messages, if there is one.
+    /// The capacity for regular messages; `None` if unlimited.
     pub const fn capacity_limit(&self) -> Option<usize> {
         self.capacity.limit()
     }
 
-    /// The limit for control messages, if there is one.
+    /// The capacity for control messages; `None` if unlimited.
     pub const fn priority_capacity_limit(&self) -> Option<usize> {
         self.priority_capacity.limit()
     }

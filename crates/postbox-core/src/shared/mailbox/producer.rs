@@ -1,4 +1,15 @@
-//! The sending end of a mailbox, and what may watch it.
+//! The producer's end of a mailbox: the trait [`MailboxProducer`] and [`QueueMailboxProducer`], and
+//! the hooks [`MetricsSink`] and [`SchedulerHook`].
+//!
+//! ```
+//! use postbox_core::shared::mailbox::*;
+//!
+//! let (mailbox, producer) = ThreadSafe.build_default_mailbox();
+//! let second = producer.clone();
+//! producer.try_send(1).unwrap();
+//! second.try_send(2).unwrap();
+//! assert_eq!((mailbox.dequeue(), mailbox.dequeue()), (Some(1), Some(2)));
+//! ```
 
 use core::fmt;
 
@@ -6,13 +17,11 @@ use alloc::sync::Arc;
 
 use super::consumer::QueueMailboxCore;
 use super::future::OfferFuture;
-use super::signal::Signal;
-use crate::fifo::Fifo;
-use crate::order::Order;
+use crate::order::{Fifo, Order};
 use crate::shared::queue::{MailboxError, OfferOutcome, QueueError};
 use crate::sync::{MetadataStorageMode, ThreadSafe};
 
-/// Sends to a mailbox.
+/// The producer's end of a mailbox.
 ///
 /// ```
 /// use postbox_core::shared::mailbox::*;
@@ -22,68 +31,70 @@ use crate::sync::{MetadataStorageMode, ThreadSafe};
 /// assert_eq!(producer.try_send_mailbox(2), Err(MailboxError::Queue(QueueError::Full(2))));
 /// ```
 pub trait MailboxProducer<M>: Clone {
-    /// Sends at once, or gives the message back.
+    /// Sends a message without waiting.
     ///
     /// # Errors
-    /// [`Full`](QueueError::Full) when there is no room for this message, [`Closed`](QueueError::Closed).
+    /// [`Full`](QueueError::Full) if there is no room, or [`Closed`](QueueError::Closed); both with
+    /// the message.
     fn try_send(&self, message: M) -> Result<(), QueueError<M>>;
 
-    /// [`try_send`](Self::try_send) with the error of a mailbox.
+    /// Like [`try_send`](Self::try_send), with a [`MailboxError`].
     ///
     /// # Errors
-    /// As [`try_send`](Self::try_send), wrapped.
+    /// The error of [`try_send`](Self::try_send), wrapped.
     fn try_send_mailbox(&self, message: M) -> Result<(), MailboxError<M>> {
         self.try_send(message).map_err(MailboxError::from)
     }
 
-    /// Sets the sink that is told what happens in the mailbox, for all its handles. Does nothing unless the mailbox supports it.
+    /// Sets the sink that records the events of the mailbox, for all its handles. Does nothing
+    /// unless implemented.
     fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
         let _ = sink;
     }
 
-    /// Sets the hook that is told that the mailbox has something to receive, for all its handles. Does nothing unless the
-    /// mailbox supports it.
+    /// Sets the hook that is called when the mailbox may have a message to receive, for all its
+    /// handles. Does nothing unless implemented.
     fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
         let _ = hook;
     }
 }
 
-/// Something that happened in a mailbox.
+/// An event in a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MailboxEvent {
-    /// A message came in.
+    /// A message was accepted.
     Enqueued,
     /// A message was received.
     Dequeued,
-    /// A message was refused for want of room.
+    /// A message was rejected for lack of room.
     Rejected,
-    /// A message was pushed out by a newer or more urgent one.
+    /// A message was evicted by a newer or more urgent one.
     Evicted,
-    /// The mailbox grew.
+    /// The capacity was increased.
     Grown {
-        /// Its capacity now.
+        /// The new capacity.
         capacity: usize,
     },
-    /// Regular messages are held back.
+    /// Regular messages are withheld.
     Suspended,
-    /// Regular messages flow again.
+    /// Regular messages are delivered again.
     Resumed,
-    /// How many messages wait; after each event that changes it.
+    /// The number of messages, after each event that changes it.
     Depth {
-        /// Messages that wait.
+        /// The number of messages.
         depth: usize,
     },
-    /// The mailbox is at least 75 % full; after each message that leaves it so.
+    /// The mailbox is at least 75 % full, after a message was accepted.
     Pressure {
-        /// Places that are taken: by regular messages that wait, and by stashed ones.
+        /// The number of occupied places: regular messages, including stashed ones.
         depth: usize,
-        /// How many there are.
+        /// The capacity.
         capacity: usize,
     },
 }
 
-/// Is told what happens in a mailbox, in the thread in which it happens and under no lock.
+/// Records the events of a mailbox, on the thread that causes them and outside all locks.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -108,16 +119,17 @@ pub enum MailboxEvent {
 /// assert_eq!(events.last(), Some(&MailboxEvent::Pressure { depth: 3, capacity: 4 }));
 /// ```
 pub trait MetricsSink: Send + Sync {
-    /// Takes note of one event. It should return soon: it runs inside the operation that it tells of.
+    /// Records one event. Should return quickly, since it runs inside the operation.
     fn record(&self, event: MailboxEvent);
 }
 
-/// Is told that a mailbox may have something to receive: a message, a resume, or the end.
+/// Called when a mailbox may have a message to receive: after a message, a resume, or the
+/// disconnection.
 ///
-/// It is called after every such event, so a hook that schedules a task keeps a flag of its own; see
-/// [`Schedule`](crate::Schedule).
+/// It is called after every such event, so a hook that schedules a task keeps a flag of its own;
+/// see [`Schedule`](crate::Schedule).
 pub trait SchedulerHook: Send + Sync {
-    /// There may be something to receive.
+    /// A message, or the disconnection, may be ready to receive.
     fn notify_ready(&self);
 }
 
@@ -127,37 +139,24 @@ impl<F: Fn() + Send + Sync> SchedulerHook for F {
     }
 }
 
-/// Who watches a mailbox.
-pub(crate) struct Hooks<C: MetadataStorageMode> {
-    pub(crate) sink: Option<Arc<dyn MetricsSink>>,
-    pub(crate) scheduler: Option<Arc<dyn SchedulerHook>>,
-    pub(crate) signal: Option<Signal<C>>,
-}
-
-impl<C: MetadataStorageMode> Default for Hooks<C> {
-    fn default() -> Self {
-        Hooks { sink: None, scheduler: None, signal: None }
-    }
-}
-
-/// The producer of a [`QueueMailbox`](super::QueueMailbox). When the last one is dropped, receivers get what is
-/// left and then [`Disconnected`](QueueError::Disconnected).
+/// The producer's end of a [`QueueMailbox`](super::QueueMailbox). After the last one is dropped,
+/// receivers get the remaining messages and then [`Disconnected`](QueueError::Disconnected).
 pub struct QueueMailboxProducer<M, O: Order<M> = Fifo, C: MetadataStorageMode = ThreadSafe> {
     queue: QueueMailboxCore<M, O, C>,
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     pub(super) fn new(queue: QueueMailboxCore<M, O, C>) -> Self {
-        queue.core().add_producer();
+        queue.inner().add_producer();
         QueueMailboxProducer { queue }
     }
 
-    /// The queue behind the mailbox.
+    /// The queue of the mailbox.
     pub fn queue(&self) -> &QueueMailboxCore<M, O, C> {
         &self.queue
     }
 
-    /// Sends, and waits for room if the policy is `Block`. Needs no particular runtime.
+    /// Sends a message, waiting for room under the `Block` policy. The future runs on any executor.
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;
@@ -170,20 +169,20 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     /// ```
     #[inline]
     pub fn send(&self, message: M) -> OfferFuture<'_, M, O, C> {
-        OfferFuture::new(self.queue.core(), message)
+        OfferFuture::new(self.queue.inner(), message)
     }
 
-    /// Sends at once and tells what became of the message.
+    /// Sends a message without waiting, and returns the outcome.
     ///
     /// # Errors
-    /// [`Full`](QueueError::Full) under the `Block` policy, and for a control message without room on its lane;
-    /// [`Closed`](QueueError::Closed).
+    /// [`Full`](QueueError::Full) under the `Block` policy, or for a control message without room
+    /// on its channel; [`Closed`](QueueError::Closed). Both with the message.
     #[inline]
     pub fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>> {
-        self.queue.core().try_offer(message)
+        self.queue.inner().try_offer(message)
     }
 
-    /// Sends on the control lane: it has room of its own, and overtakes all regular messages.
+    /// Sends on the control channel, which has room of its own and overtakes all regular messages.
     ///
     /// ```
     /// use postbox_core::shared::mailbox::*;
@@ -196,37 +195,38 @@ impl<M, O: Order<M>, C: MetadataStorageMode> QueueMailboxProducer<M, O, C> {
     /// ```
     ///
     /// # Errors
-    /// [`Full`](QueueError::Full) when the reservation is used up, [`Closed`](QueueError::Closed).
+    /// [`Full`](QueueError::Full) if the control channel is full, or
+    /// [`Closed`](QueueError::Closed); both with the message.
     pub fn try_send_control(&self, message: M) -> Result<(), QueueError<M>> {
-        self.queue.core().try_offer_control(message)
+        self.queue.inner().try_offer_control(message)
     }
 
-    /// Closes the mailbox: it takes no more messages, and what is inside can still be received.
+    /// Closes the mailbox: it accepts no more messages, and those inside can still be received.
     pub fn close(&self) {
-        self.queue.core().close();
+        self.queue.inner().close();
     }
 
     /// Whether the mailbox is closed.
     pub fn is_closed(&self) -> bool {
-        self.queue.core().is_closed()
+        self.queue.inner().is_closed()
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> MailboxProducer<M> for QueueMailboxProducer<M, O, C> {
     #[inline]
     fn try_send(&self, message: M) -> Result<(), QueueError<M>> {
-        match self.queue.core().try_offer(message)? {
+        match self.queue.inner().try_offer(message)? {
             OfferOutcome::Rejected(message) => Err(QueueError::Full(message)),
             OfferOutcome::Accepted | OfferOutcome::Evicted(_) | OfferOutcome::Grew(_) => Ok(()),
         }
     }
 
     fn set_metrics_sink(&self, sink: Option<Arc<dyn MetricsSink>>) {
-        self.queue.core().set_sink(sink);
+        self.queue.inner().set_metrics_sink(sink);
     }
 
     fn set_scheduler_hook(&self, hook: Option<Arc<dyn SchedulerHook>>) {
-        self.queue.core().set_scheduler(hook);
+        self.queue.inner().set_scheduler_hook(hook);
     }
 }
 
@@ -238,12 +238,12 @@ impl<M, O: Order<M>, C: MetadataStorageMode> Clone for QueueMailboxProducer<M, O
 
 impl<M, O: Order<M>, C: MetadataStorageMode> Drop for QueueMailboxProducer<M, O, C> {
     fn drop(&mut self) {
-        self.queue.core().remove_producer();
+        self.queue.inner().remove_producer();
     }
 }
 
 impl<M, O: Order<M>, C: MetadataStorageMode> fmt::Debug for QueueMailboxProducer<M, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueMailboxProducer").field(self.queue.core()).finish()
+        f.debug_tuple("QueueMailboxProducer").field(self.queue.inner()).finish()
     }
 }

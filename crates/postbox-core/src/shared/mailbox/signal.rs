@@ -1,4 +1,14 @@
-//! "There may be something to do": a notification that tasks can wait for.
+//! Signals: notifications that tasks can wait for, here that a mailbox may have a message.
+//!
+//! ```
+//! use postbox_core::shared::mailbox::*;
+//!
+//! let (mailbox, producer) = ThreadSafe.build_default_mailbox();
+//! let signal = mailbox.signal();
+//! producer.try_send("hello").unwrap();
+//! smol::block_on(signal.wait());
+//! assert_eq!(mailbox.dequeue(), Some("hello"));
+//! ```
 
 use core::fmt;
 use core::future::Future;
@@ -6,19 +16,19 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use crate::sync::{Count, Lock, MetadataStorageMode, ThreadSafe};
-use crate::wait::{Ticket, WaitQueue};
+use crate::wait_queue::{Ticket, WaitQueue};
 
 /// A notification without content.
 ///
-/// A notification that comes before the wait is not lost: the next [`wait`](MailboxSignal::wait) on that handle
-/// returns at once. Several notifications before a wait count as one.
+/// A notification before the wait is not lost: the next [`wait`](MailboxSignal::wait) on that
+/// handle completes at once. Several notifications before a wait count as one.
 pub trait MailboxSignal: Clone {
-    /// Completes after a notification.
+    /// The future of [`wait`](Self::wait).
     type WaitFuture<'a>: Future<Output = ()>
     where
         Self: 'a;
 
-    /// Wakes all waiters, and lets the next wait of each other handle return at once.
+    /// Completes all current waits, and the next wait of every other handle.
     fn notify(&self);
 
     /// Waits for a notification that this handle has not seen.
@@ -27,8 +37,8 @@ pub trait MailboxSignal: Clone {
 
 /// The signal of this crate's mailboxes.
 ///
-/// Each handle remembers what it has seen. A clone starts with what its original has seen, so no handle can take
-/// a notification away from another.
+/// Each handle remembers the last notification that it has seen. A clone starts from the
+/// notification that its original has seen, so no handle takes a notification away from another.
 ///
 /// ```
 /// use core::future::Future;
@@ -45,36 +55,34 @@ pub trait MailboxSignal: Clone {
 /// ```
 pub struct Signal<C: MetadataStorageMode = ThreadSafe> {
     state: C::Shared<State<C>>,
-    /// The last generation that a wait of this handle returned for.
+    /// The generation at which the last wait of this handle completed.
     seen: C::Count,
 }
 
 struct State<C: MetadataStorageMode> {
-    /// How often it was notified. Waiters register while they hold it.
+    /// The number of notifications. Waiters register under this lock.
     generation: C::Lock<usize>,
     waiters: WaitQueue<C>,
 }
 
 impl<C: MetadataStorageMode> Signal<C> {
-    /// A signal that nobody has notified yet.
+    /// Creates a signal without a notification.
     pub fn new() -> Self {
         Signal {
             state: C::share(State { generation: C::Lock::new(0), waiters: WaitQueue::new() }),
             seen: C::Count::new(0),
         }
     }
-}
 
-impl<C: MetadataStorageMode> Signal<C> {
-    /// The first half of a notification, which may be done under a lock. `true` if there is a waiter and the second half is
-    /// to follow.
+    /// The first half of a notification, which may run under a lock. Returns `true` if
+    /// [`wake`](Self::wake) must follow.
     pub(crate) fn raise(&self) -> bool {
         let mut generation = self.state.generation.lock();
         *generation = generation.wrapping_add(1);
         self.state.waiters.is_waiting()
     }
 
-    /// The second half, under no lock.
+    /// The second half of a notification, which runs outside all locks.
     pub(crate) fn wake(&self) {
         self.state.waiters.wake_all();
     }
@@ -112,7 +120,7 @@ impl<C: MetadataStorageMode> MailboxSignal for Signal<C> {
     }
 }
 
-/// Completes when its signal is notified; see [`MailboxSignal::wait`].
+/// Completes after a notification; see [`MailboxSignal::wait`].
 #[must_use = "futures do nothing unless polled"]
 pub struct WaitFuture<'a, C: MetadataStorageMode = ThreadSafe> {
     signal: &'a Signal<C>,
@@ -149,7 +157,7 @@ impl<C: MetadataStorageMode> Future for WaitFuture<'_, C> {
 
 impl<C: MetadataStorageMode> Drop for WaitFuture<'_, C> {
     fn drop(&mut self) {
-        // A notification wakes all and is remembered by its number: there is nothing to pass on.
+        // A notification wakes all waiters and is counted, so it need not be passed on.
         drop(self.signal.state.waiters.remove(&mut self.ticket));
     }
 }

@@ -2,18 +2,20 @@ use core::future::Future;
 
 use super::{OfferOutcome, QueueError};
 
-/// The queue behind a mailbox.
+/// The queue of a mailbox.
 ///
 /// # Contract
 ///
-/// * **Order.** Messages leave in the order of the queue: arrival, or urgency and then arrival.
-/// * **Bound.** The queue never takes in more messages than its capacity.
-/// * **`try_…` never waits.** It answers from what is there.
-/// * **The futures** attempt, register, and park. The registration happens in the critical section that saw "full"
-///   or "empty"; no lock is held when `poll` returns; dropping a future gives its registration back and passes an
-///   unused wake-up on. A dropped [`OfferFuture`](Self::OfferFuture) has not sent its message. They need nothing
-///   but `core::task`, so they run on any executor and on none.
-/// * **A message is never lost silently.** What is not taken comes back in the error or in the outcome.
+/// * **Order.** Messages leave in the order of the queue: by arrival, or by priority and then by
+///   arrival.
+/// * **Capacity.** The queue accepts no message beyond its capacity.
+/// * **`try_…` never waits.**
+/// * **Futures** attempt, register, and return `Pending`. They register in the critical section
+///   that found the queue full or empty, and hold no lock when `poll` returns. Dropping a future
+///   unregisters it and passes on an unused notification. A dropped
+///   [`OfferFuture`](Self::OfferFuture) has not sent its message. Futures need only `core::task`,
+///   so they run on any executor.
+/// * **No silent loss.** A message that is not accepted is returned in the error or in the outcome.
 ///
 /// ```
 /// use core::future::Future;
@@ -32,34 +34,37 @@ use super::{OfferOutcome, QueueError};
 /// assert_eq!(third.as_mut().poll(&mut context), Poll::Ready(Ok(OfferOutcome::Accepted)));
 /// ```
 pub trait MailboxQueueBackend<M> {
-    /// Offers a message and, under the `Block` policy, waits for room. Holds the message until then.
+    /// The future of [`offer_blocking`](Self::offer_blocking), which owns the message until it is
+    /// sent.
     type OfferFuture<'a>: Future<Output = Result<OfferOutcome<M>, QueueError<M>>>
     where
         Self: 'a,
         M: 'a;
 
-    /// Waits for a message.
+    /// The future of [`poll_blocking`](Self::poll_blocking).
     type PollFuture<'a>: Future<Output = Result<M, QueueError<M>>>
     where
         Self: 'a,
         M: 'a;
 
-    /// Offers a message, at once.
+    /// Offers a message without waiting.
     ///
     /// # Errors
-    /// [`Full`](QueueError::Full) under the `Block` policy, and for a control message without room on its lane;
-    /// [`Closed`](QueueError::Closed). Both carry the message.
+    /// [`Full`](QueueError::Full) under the `Block` policy, or for a control message without room
+    /// on its channel; [`Closed`](QueueError::Closed). Both with the message.
     fn try_offer(&self, message: M) -> Result<OfferOutcome<M>, QueueError<M>>;
 
-    /// Takes the next message, if one is there.
+    /// Takes the next message, if there is one.
     ///
     /// # Errors
-    /// [`Disconnected`](QueueError::Disconnected) when nothing is left and nothing will come.
+    /// [`Disconnected`](QueueError::Disconnected) when the queue is empty and no message can arrive
+    /// any more.
     fn try_poll(&self) -> Result<Option<M>, QueueError<M>>;
 
-    /// Offers a message and waits for room if the policy is `Block`; every other policy answers on the first poll.
+    /// Offers a message, waiting for room under the `Block` policy. Under every other policy the
+    /// first poll is ready.
     fn offer_blocking(&self, message: M) -> Self::OfferFuture<'_>;
 
-    /// Takes the next message, and waits for one if none is there.
+    /// Takes the next message, waiting for it if the queue is empty.
     fn poll_blocking(&self) -> Self::PollFuture<'_>;
 }

@@ -1,23 +1,24 @@
 use core::fmt;
 
-/// Why a queue did not take or give a message. A message that was not taken comes back.
+/// Why a queue did not accept or return a message. A message that was not accepted is in the error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueError<M> {
-    /// The queue is full; here is the message.
+    /// The queue is full.
     Full(M),
-    /// The queue is closed; here is the message.
+    /// The queue is closed.
     Closed(M),
-    /// Nothing is left, and nothing will come: the queue is closed, or its last producer is gone.
+    /// The queue is empty and no message can arrive any more: it is closed, or its last producer
+    /// was dropped.
     Disconnected,
-    /// The time was up before there was room; here is the message.
+    /// The timeout passed before there was room.
     Timeout(M),
-    /// The time was up before a message came.
+    /// The timeout passed before a message arrived.
     Empty,
 }
 
 impl<M> QueueError<M> {
-    /// The message, if the error carries it.
+    /// Returns the message, if the error carries one.
     pub fn into_message(self) -> Option<M> {
         match self {
             QueueError::Full(message) | QueueError::Closed(message) | QueueError::Timeout(message) => Some(message),
@@ -30,7 +31,7 @@ impl<M> QueueError<M> {
         matches!(self, QueueError::Full(_) | QueueError::Timeout(_) | QueueError::Empty)
     }
 
-    /// The same error about a message of another type.
+    /// Transforms the message.
     pub(crate) fn map<N>(self, change: impl FnOnce(M) -> N) -> QueueError<N> {
         match self {
             QueueError::Full(message) => QueueError::Full(change(message)),
@@ -46,17 +47,17 @@ impl<M> QueueError<M> {
             QueueError::Full(_) => {
                 "the mailbox is full: receive from it, wait for room, or choose another overflow policy"
             }
-            QueueError::Closed(_) => "the mailbox is closed: it takes no more messages",
+            QueueError::Closed(_) => "the mailbox is closed: it accepts no more messages",
             QueueError::Disconnected => {
-                "the mailbox is empty and no more messages can come: it is closed or its last producer is gone"
+                "the mailbox is empty and no more messages can arrive: it is closed, or its last producer was dropped"
             }
             QueueError::Timeout(_) => "the mailbox had no room in the time allowed: try again, or allow more time",
-            QueueError::Empty => "no message came in the time allowed: try again, or allow more time",
+            QueueError::Empty => "no message arrived in the time allowed: try again, or allow more time",
         }
     }
 }
 
-// By hand, so that a message needs no `Debug` and its contents stay out of logs.
+// Implemented by hand: messages need no `Debug`, and their contents stay out of logs.
 impl<M> fmt::Debug for QueueError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -77,16 +78,16 @@ impl<M> fmt::Display for QueueError<M> {
 
 impl<M> core::error::Error for QueueError<M> {}
 
-/// What a mailbox reports to senders and receivers.
+/// The error of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MailboxError<M> {
-    /// The queue behind the mailbox answered with this.
+    /// The error of the queue behind the mailbox.
     Queue(QueueError<M>),
 }
 
 impl<M> MailboxError<M> {
-    /// The message, if the error carries it.
+    /// Returns the message, if the error carries one.
     pub fn into_message(self) -> Option<M> {
         let MailboxError::Queue(error) = self;
         error.into_message()

@@ -1,6 +1,6 @@
 use core::fmt;
 
-/// How many messages a queue may hold.
+/// The capacity of a queue.
 ///
 /// ```
 /// use postbox_core::shared::mailbox::QueueSize;
@@ -11,25 +11,25 @@ use core::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QueueSize {
-    /// As many as memory holds.
+    /// Unlimited.
     #[default]
     Limitless,
-    /// This many at the most.
+    /// At most this many messages.
     Limited(usize),
 }
 
 impl QueueSize {
-    /// No limit.
+    /// An unlimited capacity.
     pub const fn limitless() -> Self {
         QueueSize::Limitless
     }
 
-    /// At most `limit` messages.
+    /// A capacity of `limit` messages.
     pub const fn limited(limit: usize) -> Self {
         QueueSize::Limited(limit)
     }
 
-    /// The limit, if there is one.
+    /// The limit; `None` if unlimited.
     pub const fn limit(self) -> Option<usize> {
         match self {
             QueueSize::Limitless => None,
@@ -37,7 +37,7 @@ impl QueueSize {
         }
     }
 
-    /// Whether there is no limit.
+    /// Whether the capacity is unlimited.
     pub const fn is_limitless(self) -> bool {
         matches!(self, QueueSize::Limitless)
     }

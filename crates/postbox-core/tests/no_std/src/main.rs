@@ -1,5 +1,5 @@
-//! Mailboxes, futures, priorities and an actor, with `core` and `alloc` alone. Exit status 0 if all went well; else the
-//! number of the check that failed.
+//! Mailboxes, futures, priorities and an actor, with `core` and `alloc` only. The exit status is 0
+//! on success, else the number of the failed check.
 #![no_std]
 #![no_main]
 
@@ -24,10 +24,11 @@ unsafe extern "C" {
 
 struct Libc;
 
-// SAFETY: `aligned_alloc` gives memory of that size and alignment or null, and `free` takes it back.
+// SAFETY: `aligned_alloc` returns memory of the given size and alignment, or null; `free` releases
+// it.
 unsafe impl GlobalAlloc for Libc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the alignment is a power of two, and the size a multiple of it.
+        // SAFETY: the alignment is a power of two, and the size is a multiple of it.
         unsafe { aligned_alloc(layout.align().max(8), layout.pad_to_align().size().next_multiple_of(8)).cast() }
     }
 
@@ -42,7 +43,7 @@ static ALLOCATOR: Libc = Libc;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: it takes nothing and does not return.
+    // SAFETY: `abort` has no preconditions.
     unsafe { abort() }
 }
 

@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 
 use super::format::now;
 use super::table::Table;
-use crate::backends::lock;
 use crate::mailbox::id::ReplyId;
 use crate::runtime::cancellation::unless;
 use crate::runtime::io_thread;
+use crate::runtime::lock;
 use crate::runtime::oneshot;
 
 /// The first and the longest pause between two polls.

@@ -15,6 +15,7 @@ use futures_util::future::try_join_all;
 use super::config::TableConfig;
 use super::format::{now, state, text};
 use super::table::{Table, UpdateOutcome};
+use crate::backends::aws::AwsOptions;
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::{Answer, Call};
@@ -62,17 +63,12 @@ impl DynamoDbReplyStore {
     /// [`Error::Resolution`] for an invalid URI, [`Error::Connection`] if the table cannot be created.
     pub fn open(uri: impl Into<String>) -> Call<Result<Self, Error>> {
         let uri = uri.into();
-        Call::new(move || io_thread::ask(async move { Self::open_with(&uri, None, None, false).await }))
+        Call::new(move || io_thread::ask(async move { Self::open_with(&uri, AwsOptions::default()).await }))
     }
 
-    /// Opens a URI. The other arguments are its defaults.
-    pub(crate) async fn open_with(
-        uri: &str,
-        endpoint: Option<&str>,
-        profile: Option<&str>,
-        create: bool,
-    ) -> Result<Self, Error> {
-        let table = TableConfig::parse(uri, endpoint, profile, create)?.open().await?;
+    /// Opens a URI. `options` are its defaults.
+    pub(in crate::backends) async fn open_with(uri: &str, options: AwsOptions) -> Result<Self, Error> {
+        let table = TableConfig::parse(uri, options)?.open().await?;
         Ok(DynamoDbReplyStore { table })
     }
 

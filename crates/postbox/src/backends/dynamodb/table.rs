@@ -19,17 +19,20 @@ use futures_util::future::try_join_all;
 
 use super::format::{Item, entry, millis, now, number, read_number, read_text, state, text};
 use super::poll::{PAUSE, Waiters};
-use crate::backends::lock;
-use crate::backends::sqs::error::AwsError;
+use crate::backends::aws::error::AwsError;
+use crate::backends::shard_of;
 use crate::error::Error;
 use crate::mailbox::id::{ReplyId, new_uuid};
-use crate::reply::store::{ReplyEntry, ReplyState, shelf};
+use crate::reply::store::{ReplyEntry, ReplyState};
 use crate::runtime::io_thread;
+use crate::runtime::lock;
 
 /// The index by expiry.
 const INDEX: &str = "postbox-expiry";
-/// The number of partition keys of the index. One key would limit it to one partition of DynamoDB.
-const INDEX_PARTITIONS: u32 = 8;
+/// The partition key of the index.
+const SHARD: &str = "shelf";
+/// The number of partition keys. One key would limit the index to one partition of DynamoDB.
+const INDEX_SHARDS: u32 = 8;
 /// The most unconfirmed takes that are remembered.
 const MAX_UNCONFIRMED: usize = 1_000;
 
@@ -96,7 +99,7 @@ impl Table {
             |name: &str, kind| KeySchemaElement::builder().attribute_name(name).key_type(kind).build().expect(complete);
         let index = GlobalSecondaryIndex::builder()
             .index_name(INDEX)
-            .key_schema(key("shelf", KeyType::Hash))
+            .key_schema(key(SHARD, KeyType::Hash))
             .key_schema(key("expires", KeyType::Range))
             .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
             .build()
@@ -107,7 +110,7 @@ impl Table {
             .table_name(&self.name)
             .billing_mode(BillingMode::PayPerRequest)
             .attribute_definitions(attribute("id", ScalarAttributeType::S))
-            .attribute_definitions(attribute("shelf", ScalarAttributeType::N))
+            .attribute_definitions(attribute(SHARD, ScalarAttributeType::N))
             .attribute_definitions(attribute("expires", ScalarAttributeType::N))
             .key_schema(key("id", KeyType::Hash))
             .global_secondary_indexes(index);
@@ -142,7 +145,7 @@ impl Table {
             .client
             .put_item()
             .table_name(&self.name)
-            .item("shelf", number(shelf(&key, INDEX_PARTITIONS)))
+            .item(SHARD, number(shard_of(&key, INDEX_SHARDS)))
             .item("id", text(key))
             .item("token", text(&token))
             .item("state", text("pending"))
@@ -154,14 +157,13 @@ impl Table {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
         match request.send().await {
             Ok(_) => Ok(true),
-            Err(SdkError::ServiceError(service)) if service.err().is_conditional_check_failed_exception() => {
-                let PutItemError::ConditionalCheckFailedException(refusal) = service.into_err() else {
-                    return Ok(false);
-                };
+            Err(error) => match error.as_service_error() {
                 // With this token, the item is from an attempt whose response was lost.
-                Ok(refusal.item.is_some_and(|item| read_text(&item, "token") == Some(&token)))
-            }
-            Err(error) => Err(self.error(error)),
+                Some(PutItemError::ConditionalCheckFailedException(refusal)) => {
+                    Ok(refusal.item.as_ref().is_some_and(|item| read_text(item, "token") == Some(&token)))
+                }
+                _ => Err(self.error(error)),
+            },
         }
     }
 
@@ -184,14 +186,9 @@ impl Table {
 
     /// The item of an update whose condition did not hold.
     fn refused(&self, error: SdkError<UpdateItemError>) -> Result<Option<Item>, Error> {
-        match error {
-            SdkError::ServiceError(service) if service.err().is_conditional_check_failed_exception() => {
-                match service.into_err() {
-                    UpdateItemError::ConditionalCheckFailedException(refusal) => Ok(refusal.item),
-                    _ => Ok(None),
-                }
-            }
-            error => Err(self.error(error)),
+        match error.as_service_error() {
+            Some(UpdateItemError::ConditionalCheckFailedException(refusal)) => Ok(refusal.item.clone()),
+            _ => Err(self.error(error)),
         }
     }
 
@@ -276,16 +273,16 @@ impl Table {
             return Ok(Vec::new());
         }
         let now = now();
-        let queries = (0..INDEX_PARTITIONS).map(|partition| {
+        let queries = (0..INDEX_SHARDS).map(|shard| {
             let request = self
                 .client
                 .query()
                 .table_name(&self.name)
                 .index_name(INDEX)
-                .key_condition_expression("#shelf = :shelf AND #expires <= :now")
-                .expression_attribute_names("#shelf", "shelf")
+                .key_condition_expression("#shard = :shard AND #expires <= :now")
+                .expression_attribute_names("#shard", SHARD)
                 .expression_attribute_names("#expires", "expires")
-                .expression_attribute_values(":shelf", number(partition))
+                .expression_attribute_values(":shard", number(shard))
                 .expression_attribute_values(":now", number(now))
                 .limit(i32::try_from(limit).unwrap_or(i32::MAX));
             async { request.send().await.map_err(|error| self.error(error)) }
@@ -315,8 +312,10 @@ impl Table {
                 let is_counted = |item: Item| only_expired || read_text(&item, "state") != Some("taken");
                 Ok(response.attributes.is_some_and(is_counted))
             }
-            Err(error) if is_refused(&error) => Ok(false),
-            Err(error) => Err(self.error(error)),
+            Err(error) => match error.as_service_error() {
+                Some(DeleteItemError::ConditionalCheckFailedException(_)) => Ok(false),
+                _ => Err(self.error(error)),
+            },
         }
     }
 
@@ -347,8 +346,4 @@ impl Table {
         }
         Ok(expiries)
     }
-}
-
-fn is_refused(error: &SdkError<DeleteItemError>) -> bool {
-    error.as_service_error().is_some_and(DeleteItemError::is_conditional_check_failed_exception)
 }

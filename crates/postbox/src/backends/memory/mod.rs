@@ -1,38 +1,33 @@
 //! Mailboxes in the memory of this process: a lock, a ledger and a wait queue each.
 //!
-//! Nothing survives the process. Counts are exact, order is first in, first out, and no mailbox has a thread of its own.
+//! The messages end with the process. Counts are exact, the order is first in, first out, and no mailbox has a thread.
 
-mod long_poll;
 mod mailbox;
+mod queue;
 mod replies;
-mod store;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings};
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::MailboxName;
-use crate::runtime::background;
 use crate::runtime::clock::{Clock, Moment, Sleep, SystemClock};
+use crate::runtime::{background, lock};
 
 pub(crate) use self::mailbox::MemoryMailbox;
+use self::queue::{Queue, Retention};
 pub use self::replies::MemoryReplyStore;
-use self::store::{Rest, Store};
-
-/// How long a deduplication id is remembered, unless the settings say otherwise.
-pub(crate) const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(300);
 
 /// A set of mailboxes in memory. `memory://` is the one that the whole process shares.
 ///
 /// ```
 /// use postbox::{Connection, Mailbox, MemoryBackend};
 ///
-/// // A set of its own: names do not meet those of `memory://`.
+/// // A separate set: its names do not collide with those of `memory://`.
 /// let connection = Connection::new(MemoryBackend::new());
 /// let mailbox: Mailbox<String> = connection.mailbox("requests")?;
 /// mailbox.send("hello").blocking()?;
@@ -41,98 +36,89 @@ pub(crate) const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(300);
 /// ```
 #[derive(Clone)]
 pub struct MemoryBackend {
-    space: Arc<Space>,
+    inner: Arc<Inner>,
 }
 
-/// Mailboxes by name.
-struct Space {
-    /// Those with a handle, and those with something in them.
-    stores: Mutex<HashMap<MailboxName, Arc<Store>>>,
+struct Inner {
+    /// The queues that have a handle or a message.
+    queues: Mutex<HashMap<MailboxName, Arc<Queue>>>,
     replies: Arc<MemoryReplyStore>,
     clock: Arc<dyn Clock>,
 }
 
-impl Space {
-    fn stores(&self) -> MutexGuard<'_, HashMap<MailboxName, Arc<Store>>> {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The last handle of a store is gone. What is empty goes at once; what may become empty by itself, or has an idle
-    /// expiry, is looked at again when its time has come.
-    fn abandoned(self: &Arc<Self>, store: &Arc<Store>) {
-        let stores = self.stores();
-        if !store.is_abandoned() {
+impl Inner {
+    /// Removes a queue whose last handle is gone, as soon as it may be removed: at once if it is empty, otherwise when it
+    /// becomes empty by itself or its idle expiry has passed.
+    fn remove_unused(self: &Arc<Self>, queue: &Arc<Queue>) {
+        let queues = lock(&self.queues);
+        if queue.has_handles() {
             return;
         }
-        store.set_abandoned_at(self.clock.now());
-        let (gone, next) = self.tidy(stores, store);
-        drop(gone);
-        if let Some(next) = next
-            && store.begin_tidying()
-        {
-            let (space, store) = (Arc::downgrade(self), Arc::downgrade(store));
-            let mut sleep = Sleep::until(Arc::clone(&self.clock), next);
-            background::spawn(async move {
-                loop {
-                    sleep.await;
-                    let (Some(space), Some(store)) = (space.upgrade(), store.upgrade()) else { break };
-                    let (gone, next) = space.tidy(space.stores(), &store);
-                    drop(gone);
-                    match next {
-                        Some(next) => sleep = Sleep::until(Arc::clone(&space.clock), next),
-                        None => break,
-                    }
-                }
-            });
-        }
+        queue.set_unused();
+        let Some(next) = self.try_remove(queues, queue).filter(|_| queue.begin_removal_task()) else { return };
+        let (inner, queue) = (Arc::downgrade(self), Arc::downgrade(queue));
+        let mut sleep = Sleep::until(Arc::clone(&self.clock), next);
+        background::spawn(async move {
+            loop {
+                sleep.await;
+                let (Some(inner), Some(queue)) = (inner.upgrade(), queue.upgrade()) else { break };
+                let Some(next) = inner.try_remove(lock(&inner.queues), &queue) else { break };
+                sleep = Sleep::until(Arc::clone(&inner.clock), next);
+            }
+        });
     }
 
-    /// Forgets a store that is abandoned and empty, or idle for too long. Otherwise says when to look again, if ever.
-    fn tidy(
+    /// Removes a queue if it has no handle and may be removed. Otherwise returns when to try again, if that is known.
+    fn try_remove(
         &self,
-        mut stores: MutexGuard<'_, HashMap<MailboxName, Arc<Store>>>,
-        store: &Arc<Store>,
-    ) -> (Option<Arc<Store>>, Option<Moment>) {
-        // Another store may have the name by now.
-        let is_known = stores.get(store.name()).is_some_and(|known| Arc::ptr_eq(known, store));
-        let rest = if is_known && store.is_abandoned() { store.rests_until(self.clock.now()) } else { Rest::Endless };
-        match rest {
-            Rest::Over => (stores.remove(store.name()), None),
-            Rest::Until(next) => (None, Some(next)),
-            Rest::Endless => {
-                // Looked at again when it is abandoned again.
-                store.end_tidying();
-                (None, None)
+        mut queues: MutexGuard<'_, HashMap<MailboxName, Arc<Queue>>>,
+        queue: &Arc<Queue>,
+    ) -> Option<Moment> {
+        // Another queue may have the name by now.
+        let is_known = queues.get(queue.name()).is_some_and(|known| Arc::ptr_eq(known, queue));
+        let retention = if is_known && !queue.has_handles() { queue.retention() } else { Retention::Unlimited };
+        match retention {
+            Retention::Over => {
+                let removed = queues.remove(queue.name());
+                drop(queues);
+                drop(removed);
+                None
+            }
+            Retention::Until(next) => Some(next),
+            Retention::Unlimited => {
+                // The drop of its next last handle tries again.
+                queue.end_removal_task();
+                None
             }
         }
     }
 }
 
 impl MemoryBackend {
-    /// A set of mailboxes of its own.
+    /// A separate set of mailboxes.
     pub fn new() -> Self {
         Self::with_clock(SystemClock::shared())
     }
 
-    /// A set of mailboxes of its own that live by another clock: tests move it by hand.
+    /// A separate set of mailboxes with another clock, which tests move by hand.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let replies = Arc::new(MemoryReplyStore::with_clock(Arc::clone(&clock)));
-        MemoryBackend { space: Arc::new(Space { stores: Mutex::default(), replies, clock }) }
+        MemoryBackend { inner: Arc::new(Inner { queues: Mutex::default(), replies, clock }) }
     }
 
-    /// The set that the process shares.
+    /// The set that the whole process shares.
     pub fn shared() -> Self {
         static SHARED: OnceLock<MemoryBackend> = OnceLock::new();
         SHARED.get_or_init(Self::new).clone()
     }
 
     pub(crate) fn open(&self, name: &MailboxName, settings: &MailboxSettings) -> MemoryMailbox {
-        let mut stores = self.space.stores();
-        let store =
-            stores.entry(name.clone()).or_insert_with(|| Store::new(name.clone(), Arc::clone(&self.space.clock)));
-        let mailbox = MemoryMailbox::new(Arc::clone(store), Arc::clone(&self.space), settings.clone());
-        drop(stores);
-        mailbox.configure();
+        let mut queues = lock(&self.inner.queues);
+        let new = || Queue::new(name.clone(), Arc::clone(&self.inner.clock));
+        let queue = Arc::clone(queues.entry(name.clone()).or_insert_with(new));
+        let mailbox = MemoryMailbox::new(Arc::clone(&queue), Arc::clone(&self.inner), settings.clone());
+        drop(queues);
+        queue.configure(settings);
         mailbox
     }
 }
@@ -145,7 +131,7 @@ impl Default for MemoryBackend {
 
 impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryBackend").field("mailboxes", &self.space.stores().len()).finish()
+        f.debug_struct("MemoryBackend").field("mailboxes", &lock(&self.inner.queues).len()).finish()
     }
 }
 
@@ -163,20 +149,20 @@ impl Backend for MemoryBackend {
     }
 
     fn replies(&self) -> Option<Arc<dyn ReplyStore>> {
-        let replies: Arc<MemoryReplyStore> = Arc::clone(&self.space.replies);
+        let replies: Arc<MemoryReplyStore> = Arc::clone(&self.inner.replies);
         Some(replies)
     }
 
     fn list(&self) -> Answer<Result<Vec<MailboxName>, Error>> {
-        let stores = self.space.stores();
-        let mut names: Vec<MailboxName> =
-            stores.iter().filter(|(_, store)| store.exists()).map(|(name, _)| name.clone()).collect();
-        drop(stores);
+        let queues = lock(&self.inner.queues);
+        let existing = queues.iter().filter(|(_, queue)| queue.exists());
+        let mut names: Vec<MailboxName> = existing.map(|(name, _)| name.clone()).collect();
+        drop(queues);
         names.sort();
         Answer::ready(Ok(names))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.space.clock)
+        Arc::clone(&self.inner.clock)
     }
 }

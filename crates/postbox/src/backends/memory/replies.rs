@@ -2,27 +2,23 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
-
-use postbox_core::{ThreadSafe, Ticket, WaitQueue};
 
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
 use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
-use crate::runtime::background;
 use crate::runtime::cancellation::{Cancellation, unless};
 use crate::runtime::clock::{Clock, Moment, Sleep, SystemClock};
+use crate::runtime::waiters::{Attempt, Waiters};
+use crate::runtime::{background, lock};
 
-/// How long an expired entry can still be told from one that never was.
+/// How long an expired entry is kept, so that it can be told from one that never existed.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Entries whose time of grace ends this close together are cleared up together.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Entries that can be removed within this time of each other are removed together.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps replies in the memory of this process. A waiter costs no thread and no polling.
 pub struct MemoryReplyStore {
@@ -31,15 +27,16 @@ pub struct MemoryReplyStore {
 
 struct Inner {
     state: Mutex<Replies>,
+    waiters: Arc<Waiters<ReplyId>>,
     clock: Arc<dyn Clock>,
 }
 
 #[derive(Default)]
 struct Replies {
     entries: HashMap<ReplyId, Entry>,
-    /// When each entry ends.
+    /// The entries in the order in which they expire.
     expiries: BTreeSet<(Moment, ReplyId)>,
-    /// When a task clears up what has expired, if one waits for that, and what ends its wait.
+    /// When the next sweep begins, if one is planned, and the token that cancels it.
     sweep: Option<(Moment, Cancellation)>,
 }
 
@@ -49,8 +46,6 @@ struct Entry {
     created_at: Moment,
     expires_at: Moment,
     resolved_at: Option<Moment>,
-    /// Those who wait for it to settle; made when the first one comes.
-    waiting: Option<Arc<WaitQueue<ThreadSafe>>>,
 }
 
 impl Entry {
@@ -76,20 +71,18 @@ impl Entry {
     }
 }
 
-/// Somebody to be told, once no lock is held.
-type Told = Option<Arc<WaitQueue<ThreadSafe>>>;
-
-fn tell(told: Told) {
-    if let Some(waiting) = told {
-        waiting.wake_all();
-    }
-}
-
 impl Replies {
     fn remove(&mut self, id: &ReplyId) -> Option<Entry> {
         let entry = self.entries.remove(id)?;
         self.expiries.remove(&(entry.expires_at, id.clone()));
         Some(entry)
+    }
+
+    /// Removes up to `limit` entries that had expired at a moment. The caller drops them without the lock.
+    fn remove_expired(&mut self, by: Moment, limit: usize) -> Vec<Entry> {
+        let expired = self.expiries.iter().take_while(|(at, _)| *at <= by).take(limit);
+        let ids: Vec<ReplyId> = expired.map(|(_, id)| id.clone()).collect();
+        ids.iter().filter_map(|id| self.remove(id)).collect()
     }
 }
 
@@ -99,9 +92,9 @@ impl MemoryReplyStore {
         Self::with_clock(SystemClock::shared())
     }
 
-    /// An empty store that lives by another clock.
+    /// An empty store with another clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        MemoryReplyStore { inner: Arc::new(Inner { state: Mutex::default(), clock }) }
+        MemoryReplyStore { inner: Arc::new(Inner { state: Mutex::default(), waiters: Arc::default(), clock }) }
     }
 
     /// How many entries there are, in any state.
@@ -120,11 +113,10 @@ impl MemoryReplyStore {
 }
 
 impl Inner {
-    /// Makes sure that an entry which expires then is cleared up. Not for each entry by itself: what expires within a second is
-    /// cleared up together.
+    /// Plans a sweep for an entry that expires at a moment, unless one is planned for that time or earlier.
     fn sweep_after(self: &Arc<Self>, state: &mut Replies, expiry: Moment) {
-        let at = expiry.after(GRACE + SWEEP);
-        if state.sweep.as_ref().is_some_and(|(earlier, _)| *earlier <= at.after(SWEEP)) {
+        let at = expiry.after(GRACE + SWEEP_INTERVAL);
+        if state.sweep.as_ref().is_some_and(|(earlier, _)| *earlier <= at.after(SWEEP_INTERVAL)) {
             return;
         }
         let cancelled = Cancellation::new();
@@ -140,32 +132,38 @@ impl Inner {
     }
 
     fn lock(&self) -> (MutexGuard<'_, Replies>, Moment) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         (state, self.clock.now())
+    }
+
+    /// When a pending reply expires. `None` if it is not pending.
+    fn pending_until(&self, id: &ReplyId) -> Option<Moment> {
+        let (state, now) = self.lock();
+        state.entries.get(id).filter(|entry| entry.state(now) == ReplyState::Pending).map(|entry| entry.expires_at)
+    }
+
+    /// Wakes all waiters for a reply.
+    fn wake(&self, id: &ReplyId) {
+        self.waiters.wake(id, u64::MAX);
     }
 }
 
-/// Forgets entries some time after they have expired, and comes back while there are any.
+/// Removes entries that have expired some time ago, and plans the next sweep if entries are left.
 fn sweep(inner: &Weak<Inner>, cancelled: &Cancellation) {
     let Some(inner) = inner.upgrade() else { return };
-    let mut gone = Vec::new();
     let (mut state, now) = inner.lock();
     if cancelled.is_cancelled() {
-        // An earlier one has taken its place.
+        // An earlier sweep has replaced this one.
         return;
     }
     state.sweep = None;
-    while let Some((at, id)) = state.expiries.first()
-        && at.after(GRACE) <= now
-    {
-        let id = id.clone();
-        gone.extend(state.remove(&id));
-    }
+    let gone =
+        state.remove_expired(Moment::from_nanos(now.as_nanos().saturating_sub(GRACE.as_nanos() as u64)), usize::MAX);
     if let Some(next) = state.expiries.first().map(|(at, _)| *at) {
         inner.sweep_after(&mut state, next);
     }
     drop(state);
-    gone.into_iter().for_each(|entry| tell(entry.waiting));
+    drop(gone);
 }
 
 impl Default for MemoryReplyStore {
@@ -187,12 +185,9 @@ impl ReplyStore for MemoryReplyStore {
         if is_new {
             let expires_at = now.after(ttl);
             state.expiries.insert((expires_at, id.clone()));
-            let entry =
-                Entry { value: None, cancelled: false, created_at: now, expires_at, resolved_at: None, waiting: None };
+            let entry = Entry { value: None, cancelled: false, created_at: now, expires_at, resolved_at: None };
             state.entries.insert(id, entry);
-        }
-        if is_new {
-            self.inner.sweep_after(&mut state, now.after(ttl));
+            self.inner.sweep_after(&mut state, expires_at);
         }
         drop(state);
         Answer::ready(Ok(is_new))
@@ -207,9 +202,8 @@ impl ReplyStore for MemoryReplyStore {
         }
         entry.value = Some(value);
         entry.resolved_at = Some(now);
-        let told = entry.waiting.take();
         drop(state);
-        tell(told);
+        self.inner.wake(&id);
         Answer::ready(Ok(Resolved::Stored))
     }
 
@@ -219,9 +213,8 @@ impl ReplyStore for MemoryReplyStore {
             return Answer::ready(Ok(false));
         };
         entry.cancelled = true;
-        let told = entry.waiting.take();
         drop(state);
-        tell(told);
+        self.inner.wake(&id);
         Answer::ready(Ok(true))
     }
 
@@ -243,9 +236,8 @@ impl ReplyStore for MemoryReplyStore {
 
     fn delete(&self, id: ReplyId) -> Answer<Result<bool, Error>> {
         let gone = self.lock().0.remove(&id);
-        let was_there = gone.is_some();
-        tell(gone.and_then(|entry| entry.waiting));
-        Answer::ready(Ok(was_there))
+        self.inner.wake(&id);
+        Answer::ready(Ok(gone.is_some()))
     }
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
@@ -255,87 +247,25 @@ impl ReplyStore for MemoryReplyStore {
     }
 
     fn cleanup_expired(&self, limit: usize) -> Answer<Result<u64, Error>> {
-        let mut gone = Vec::new();
-        {
-            let (mut state, now) = self.lock();
-            while gone.len() < limit
-                && let Some((at, id)) = state.expiries.first()
-                && *at <= now
-            {
-                let id = id.clone();
-                gone.extend(state.remove(&id));
-            }
-        }
-        let many = gone.len() as u64;
-        gone.into_iter().for_each(|entry| tell(entry.waiting));
-        Answer::ready(Ok(many))
+        let (mut state, now) = self.lock();
+        let gone = state.remove_expired(now, limit);
+        drop(state);
+        Answer::ready(Ok(gone.len() as u64))
     }
 
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
-        let (state, now) = self.lock();
-        let Some(entry) = state.entries.get(&id).filter(|entry| entry.state(now) == ReplyState::Pending) else {
-            return Answer::ready(Ok(true));
-        };
-        if wait.is_zero() {
-            return Answer::ready(Ok(false));
-        }
-        if let Err(error) = self.inner.clock.start() {
-            return Answer::ready(Err(error));
-        }
-        // Woken by the call that settles it, or by the first of its expiry and the end of the wait.
-        let sleep = Sleep::until(Arc::clone(&self.inner.clock), entry.expires_at.min(now.after(wait)));
-        drop(state);
         let inner = Arc::clone(&self.inner);
-        Answer::from_future(Settled { inner, id, deadline: now.after(wait), sleep, place: None })
-    }
-}
-
-struct Settled {
-    inner: Arc<Inner>,
-    id: ReplyId,
-    deadline: Moment,
-    sleep: Sleep,
-    place: Option<(Arc<WaitQueue<ThreadSafe>>, Option<Ticket>)>,
-}
-
-impl Future for Settled {
-    type Output = Result<bool, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let _ = Pin::new(&mut this.sleep).poll(context);
-        let waker = context.waker().clone();
-        let mut unneeded: Option<Waker> = None;
-        let answer = {
-            let (mut state, now) = this.inner.lock();
-            match state.entries.get_mut(&this.id) {
-                Some(entry) if entry.state(now) == ReplyState::Pending => {
-                    if now >= this.deadline {
-                        Some(false)
-                    } else {
-                        let waiting = entry.waiting.get_or_insert_default();
-                        // Deleted and made anew: the old ticket is of another queue.
-                        if this.place.as_ref().is_some_and(|(queue, _)| !Arc::ptr_eq(queue, waiting)) {
-                            this.place = None;
-                        }
-                        let (_, ticket) = this.place.get_or_insert_with(|| (Arc::clone(waiting), None));
-                        unneeded = waiting.register(ticket, waker);
-                        None
-                    }
-                }
-                _ => Some(true),
-            }
-        };
-        drop(unneeded);
-        answer.map_or(Poll::Pending, |settled| Poll::Ready(Ok(settled)))
-    }
-}
-
-impl Drop for Settled {
-    fn drop(&mut self) {
-        if let Some((waiting, ticket)) = &mut self.place {
-            // Everybody is woken at once, so there is no notification to pass on.
-            drop(waiting.remove(ticket));
+        let expires_at = inner.pending_until(&id);
+        if expires_at.is_none() || wait.is_zero() {
+            return Answer::ready(Ok(expires_at.is_none()));
         }
+        Answer::from_future(async move {
+            let (waiter, _) = inner.waiters.add(id.clone());
+            let attempt = || {
+                let left = inner.pending_until(&id).map(|expires_at| inner.clock.now().until(expires_at));
+                Answer::ready(Ok(left.map_or(Attempt::Taken(()), |left| Attempt::Empty(Some(left)))))
+            };
+            Ok(waiter.long_poll(&inner.clock, wait, attempt).await?.is_some())
+        })
     }
 }

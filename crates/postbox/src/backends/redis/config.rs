@@ -95,7 +95,7 @@ impl Config {
     pub(super) fn parse(text: &str, uri: &Uri) -> Result<Self, Error> {
         let wrong = |reason: &str| Error::resolution(text, reason);
         let (secret, hosts) =
-            uri.place.rsplit_once('@').map_or((None, uri.place.as_str()), |(secret, rest)| (Some(secret), rest));
+            uri.location.rsplit_once('@').map_or((None, uri.location.as_str()), |(secret, rest)| (Some(secret), rest));
         let (user, password) = match secret.map(|secret| secret.split_once(':').unwrap_or((secret, ""))) {
             Some((user, password)) => (decoded(user), decoded(password)),
             None => Default::default(),

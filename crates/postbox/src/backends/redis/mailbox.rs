@@ -11,18 +11,15 @@ use super::message_format::{
     ENTRY, bytes, delivery, integer, list, max_argument, member, millis, moment, natural, text,
 };
 use super::queue::Queue;
-use super::redis_client::RedisClient;
 use super::requests::{SettleKind, Settlement};
 use super::script::{self, Script};
-use crate::backend::{
-    Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
-};
+use crate::backend::{ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility};
 use crate::error::Error;
 use crate::mailbox::id::{MessageId, new_uuid};
 use crate::mailbox::operation::Answer;
 use crate::runtime::clock::{Clock as _, Moment, SystemClock};
 use crate::runtime::io_thread;
-use crate::runtime::waiters::{Waits, look_until};
+use crate::runtime::waiters::Attempt;
 
 /// Holds a random id, by which two addresses of one database are recognized. Written when two
 /// mailboxes are first compared.
@@ -58,9 +55,9 @@ impl RedisMailbox {
 
     fn settle<E>(
         &self,
-        entries: Batch<E>,
+        entries: Vec<E>,
         parse: impl Fn(E) -> (Receipt, SettleKind, Bytes),
-    ) -> Answer<Batch<Result<(), Error>>> {
+    ) -> Answer<Vec<Result<(), Error>>> {
         let mut settlements = Vec::with_capacity(entries.len());
         let mut ids: Vec<(MessageId, bool)> = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -87,33 +84,32 @@ impl RedisMailbox {
 /// Receives until there is a message or the deadline. It runs on the I/O thread, so a published
 /// message starts the next receive without waking the caller first.
 async fn long_poll(queue: Arc<Queue>, request: Receive, deadline: Moment) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(queue.client()), RedisClient::waiters, queue.channel().to_string());
-    let look = || {
+    let waiter = queue.client().add_waiter(queue.channel().to_string());
+    let attempt = || {
         let queue = Arc::clone(&queue);
-        if queue.client().subscriptions().contains(queue.channel()) {
-            return queue.receive(request);
-        }
-        let subscribing = {
-            let queue = Arc::clone(&queue);
-            io_thread::ask(async move { queue.client().subscribe(queue.channel()).await })
-        };
-        subscribing.then(move |subscribed| match subscribed {
-            Ok(()) => queue.receive(request),
-            Err(error) => Answer::ready(Err(error)),
+        Answer::from_future(async move {
+            if !queue.client().subscriptions().contains(queue.channel()) {
+                // As a task of its own, which ends also if this receive is dropped.
+                let queue = Arc::clone(&queue);
+                io_thread::ask(async move { queue.client().subscribe(queue.channel()).await }).await?;
+            }
+            let (deliveries, due) = queue.receive(request).await?;
+            Ok(Attempt::of_receive(deliveries, due))
         })
     };
-    look_until(waits.hub(), &SystemClock::shared(), SystemClock.now().until(deadline), look).await
+    let wait = SystemClock.now().until(deadline);
+    Ok(waiter.long_poll(&SystemClock::shared(), wait, attempt).await?.unwrap_or_default())
 }
 
 impl ByteMailbox for RedisMailbox {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         if let Some(bad) = messages.iter().find(|message| message.id.as_u128().is_none()) {
             let error = Error::invalid("message id", &bad.id, "a UUID");
             return Answer::ready(messages.iter().map(|_| Err(error.clone())).collect());
         }
         let count = messages.len();
         self.queue.send(messages).map(move |sent| match sent {
-            Ok(results) => results.into(),
+            Ok(results) => results,
             Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         })
     }
@@ -139,11 +135,11 @@ impl ByteMailbox for RedisMailbox {
         })
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         self.settle(receipts, |receipt| (receipt, SettleKind::Acknowledge, Bytes::new()))
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         self.settle(changes, |(receipt, visibility)| match visibility {
             Visibility::Return(after) => (receipt, SettleKind::Return, millis(after).to_string().into()),
             Visibility::Extend(by) => (receipt, SettleKind::Extend, millis(by).to_string().into()),
@@ -151,7 +147,7 @@ impl ByteMailbox for RedisMailbox {
         })
     }
 
-    fn dead_letter(&self, receipts: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, receipts: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         self.settle(receipts, |(receipt, reason)| (receipt, SettleKind::DeadLetter, reason.into()))
     }
 

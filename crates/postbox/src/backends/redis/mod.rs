@@ -20,9 +20,9 @@ mod requests;
 mod script;
 mod subscriptions;
 
-use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock};
 
 pub use ::redis as client;
 use ::redis::cluster::ClusterClientBuilder;
@@ -42,6 +42,7 @@ use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, Uri};
 use crate::runtime::io_thread;
+use crate::runtime::open_stores::OpenStores;
 
 /// The largest body and headers. A server takes more as one value, but not within the default
 /// timeout.
@@ -68,12 +69,12 @@ pub struct RedisBackend {
 
 struct Inner {
     client: Arc<RedisClient>,
-    queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
+    queues: OpenStores<MailboxName, Queue>,
 }
 
 /// The backends that are open, by [`Config::connection_key`]. Two opens of one URI share their
 /// connections.
-static OPEN: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
+static OPEN: LazyLock<OpenStores<String, Inner>> = LazyLock::new(OpenStores::default);
 
 impl RedisBackend {
     /// Uses the address, user, database and certificates of a client that you have, with RESP3.
@@ -117,7 +118,7 @@ impl RedisBackend {
     }
 
     fn new(client: Arc<RedisClient>) -> Self {
-        RedisBackend { inner: Arc::new(Inner { client, queues: Mutex::default() }) }
+        RedisBackend { inner: Arc::new(Inner { client, queues: OpenStores::default() }) }
     }
 
     /// Connects to the server of a URI that has no mailbox name.
@@ -126,20 +127,10 @@ impl RedisBackend {
             Ok(config) => config,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let backend = {
-            let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-            let open = open.get_or_insert_default();
-            open.retain(|_, inner| inner.strong_count() > 0);
-            match open.get(&config.connection_key).and_then(Weak::upgrade) {
-                Some(inner) => RedisBackend { inner },
-                None => {
-                    let backend =
-                        Self::new(RedisClient::new(config.address, config.target, config.options, Time::Server));
-                    open.insert(config.connection_key, Arc::downgrade(&backend.inner));
-                    backend
-                }
-            }
-        };
+        let Config { address, target, options, connection_key } = config;
+        let open = || Ok::<_, Infallible>(Self::new(RedisClient::new(address, target, options, Time::Server)).inner);
+        let Ok(inner) = OPEN.get_or_open(connection_key, |_| true, open);
+        let backend = RedisBackend { inner };
         let client = Arc::clone(&backend.inner.client);
         io_thread::ask(async move { client.connect().await }).map(move |connected| connected.map(|()| backend))
     }
@@ -161,18 +152,8 @@ impl Backend for RedisBackend {
     }
 
     fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error> {
-        let mut queues = self.inner.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = match queues.get(name).and_then(Weak::upgrade) {
-            Some(queue) => queue,
-            None => {
-                if queues.len() % 64 == 63 {
-                    queues.retain(|_, queue| queue.strong_count() > 0);
-                }
-                let queue = Queue::new(Arc::clone(&self.inner.client), name.clone());
-                queues.insert(name.clone(), Arc::downgrade(&queue));
-                queue
-            }
-        };
+        let open = || Ok::<_, Infallible>(Queue::new(Arc::clone(&self.inner.client), name.clone()));
+        let Ok(queue) = self.inner.queues.get_or_open(name.clone(), |_| true, open);
         queue.configure(settings);
         Ok(Arc::new(RedisMailbox::new(queue, Arc::clone(&self.inner))))
     }

@@ -1,6 +1,6 @@
 //! What all handles of one mailbox in this process share: batchers, keys and settings.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use redis::Value;
@@ -14,6 +14,7 @@ use super::script::{self, Script};
 use crate::backend::MailboxSettings;
 use crate::error::Error;
 use crate::resolver::address::MailboxName;
+use crate::runtime::lock;
 
 /// The kinds of requests. At most one request of a slot is in flight, and the server remembers the
 /// last one of each. So a repeated request is executed once.
@@ -118,7 +119,7 @@ impl Queue {
     }
 
     fn settings(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.settings)
     }
 
     /// Sends settings with the next operation.

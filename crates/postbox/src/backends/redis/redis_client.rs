@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use super::message_format::flag;
 use super::script::{Script, ScriptCall, Time};
 use super::subscriptions::Subscriptions;
 use crate::error::Error;
+use crate::runtime::lock;
 
 /// A request of at least this size is large.
 const LARGE: usize = 1 << 20;
@@ -44,7 +45,8 @@ pub(super) struct RedisClient {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Commands,
-    /// Sends that wait for replicas. WAIT blocks all later commands of its connection.
+    /// Sends that wait for replicas. WAIT blocks all later commands of its connection, and no other operation should
+    /// wait for that.
     DurableSends,
     /// A server limits what may be queued for a connection that subscribes (32 MiB), so no message
     /// uses this one.
@@ -111,7 +113,7 @@ impl RedisClient {
     }
 
     fn lock(&self, purpose: Purpose) -> MutexGuard<'_, Option<Connection>> {
-        self.connections[purpose as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections[purpose as usize])
     }
 
     /// The current connection, if there is one.

@@ -12,13 +12,14 @@ use redis::Value;
 use super::message_format::{bytes, integer, list, max_argument, millis, natural, text};
 use super::redis_client::RedisClient;
 use super::script::{self, Script};
+use crate::backends::shard_of;
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
-use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved, shelf as shard_of};
+use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
 use crate::runtime::clock::{Moment, SystemClock};
 use crate::runtime::io_thread;
-use crate::runtime::waiters::{Waits, look_until};
+use crate::runtime::waiters::Attempt;
 
 /// The end of the name of every channel for replies.
 pub(super) const CHANNEL: &str = ":replies";
@@ -175,21 +176,21 @@ impl ReplyStore for RedisReplyStore {
         let client = Arc::clone(&self.client);
         let settled = async move {
             let channel: Arc<str> = format!("{}{CHANNEL}", key_prefix(shard_of(&id.to_string(), SHARDS))).into();
-            let waits = Waits::begin(Arc::clone(&client), RedisClient::waiters, format!("{channel}/{id}"));
-            let check = || {
+            let waiter = client.add_waiter(format!("{channel}/{id}"));
+            let attempt = || {
                 let (client, id, channel) = (Arc::clone(&client), id.clone(), Arc::clone(&channel));
                 io_thread::ask(async move {
                     client.subscribe(&channel).await?;
                     match read_entry(&client, &id).await? {
                         (Some(ReplyEntry { state: ReplyState::Pending, expires_at, .. }), now) => {
                             let left = expires_at.duration_since(SystemTime::from(now)).unwrap_or_default();
-                            Ok((vec![], Some(left)))
+                            Ok(Attempt::Empty(Some(left)))
                         }
-                        _ => Ok((vec![()], None)),
+                        _ => Ok(Attempt::Taken(())),
                     }
                 })
             };
-            Ok(!look_until(waits.hub(), &SystemClock::shared(), wait, check).await?.is_empty())
+            Ok(waiter.long_poll(&SystemClock::shared(), wait, attempt).await?.is_some())
         };
         io_thread::wait(settled, None)
     }

@@ -13,7 +13,7 @@ use super::message_format::{
 };
 use super::queue::{Queue, Slot};
 use super::script;
-use crate::backend::{Batch, Delivery, Outgoing, Receipt, Receive};
+use crate::backend::{Delivery, Outgoing, Receipt, Receive};
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
@@ -29,16 +29,13 @@ const MAX_BYTES: usize = 4 << 20;
 /// One batcher for each kind of request.
 pub(super) struct Batchers {
     sends: Batcher<SendOperation>,
-    /// Sends that wait for replicas use another connection, so that no other operation waits for
-    /// them.
-    durable_sends: Batcher<SendOperation>,
     receives: Batcher<ReceiveOperation>,
     settlements: Batcher<SettleOperation>,
 }
 
 impl Batchers {
     pub(super) fn new() -> Self {
-        Batchers { sends: batcher(), durable_sends: batcher(), receives: batcher(), settlements: batcher() }
+        Batchers { sends: batcher(), receives: batcher(), settlements: batcher() }
     }
 }
 
@@ -49,7 +46,7 @@ fn batcher<E: Entry>() -> Batcher<E> {
 }
 
 struct SendOperation {
-    messages: Batch<Outgoing>,
+    messages: Vec<Outgoing>,
     sender: oneshot::Sender<Vec<Result<MessageId, Error>>>,
 }
 
@@ -128,35 +125,28 @@ fn respond<I: Iterator, T>(
 impl Queue {
     pub(super) fn send(
         self: &Arc<Self>,
-        messages: Batch<Outgoing>,
+        messages: Vec<Outgoing>,
     ) -> Answer<Result<Vec<Result<MessageId, Error>>, Error>> {
         let (sender, result) = oneshot::channel(None);
-        let operation = [SendOperation { messages, sender }];
-        if self.client().options().min_replicas == 0 {
-            let serve: Serve<Queue, _> =
-                |queue, sends| Box::pin(async move { queue.send_all(sends, Slot::Send).await });
-            submit(self, |queue| &queue.batchers().sends, serve, operation);
-        } else {
-            let serve: Serve<Queue, _> =
-                |queue, sends| Box::pin(async move { queue.send_all(sends, Slot::DurableSend).await });
-            submit(self, |queue| &queue.batchers().durable_sends, serve, operation);
-        }
+        let serve: Serve<Queue, _> = |queue, sends| Box::pin(async move { queue.send_all(sends).await });
+        submit(self, |queue| &queue.batchers().sends, serve, [SendOperation { messages, sender }]);
         Answer::from_future(result)
     }
 
-    async fn send_all(&self, sends: Vec<SendOperation>, slot: Slot) {
+    async fn send_all(&self, sends: Vec<SendOperation>) {
         #[cfg(test)]
         assert_ne!(self.name().as_str(), tests::PANICS, "on purpose");
-        let results = self.store(&sends, slot).await.map(Vec::into_iter);
+        let results = self.store(&sends).await.map(Vec::into_iter);
         let callers = sends.into_iter().map(|send| (send.sender, send.messages.len()));
         respond(callers, results, |results| results.collect());
     }
 
     /// Stores the messages of sends. Returns a result for each message.
-    async fn store(&self, sends: &[SendOperation], slot: Slot) -> Result<Vec<Result<MessageId, Error>>, Error> {
+    async fn store(&self, sends: &[SendOperation]) -> Result<Vec<Result<MessageId, Error>>, Error> {
         let messages = || sends.iter().flat_map(|send| &send.messages);
         let is_plain = messages().all(|message| message.delay.is_zero() && message.special.is_none());
-        let mut arguments = self.arguments(slot);
+        let wanted = self.client().options().min_replicas;
+        let mut arguments = self.arguments(if wanted > 0 { Slot::DurableSend } else { Slot::Send });
         arguments.push(flag(is_plain));
         for message in messages() {
             arguments.extend(id_and_body(message));
@@ -176,7 +166,6 @@ impl Queue {
         if integer(&is_new) == 1 {
             self.register().await;
         }
-        let wanted = self.client().options().min_replicas;
         let mut results = results.into_iter();
         let results = messages().map(|message| match bytes(results.next().unwrap_or_default()).as_slice() {
             [] | [b'=', ..] if replicas < wanted => Err(self.not_replicated(&message.id, replicas)),
@@ -322,7 +311,7 @@ mod tests {
         let receive = Receive { max: 1, visibility: Duration::ZERO, wait: Duration::ZERO };
         for _ in 0..4 {
             // More than one request takes.
-            let sends: Vec<_> = (0..40).map(|_| queue.send(Batch::from_buf([message()]))).collect();
+            let sends: Vec<_> = (0..40).map(|_| queue.send(vec![message()])).collect();
             let receives: Vec<_> = (0..4).map(|_| queue.receive(receive)).collect();
             for error in sends.into_iter().map(|sent| sent.blocking().unwrap_err()) {
                 assert!(matches!(error, Error::Connection { transient: true, .. }), "{error:?}");

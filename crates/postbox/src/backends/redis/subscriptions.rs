@@ -1,8 +1,8 @@
 //! Subscriptions to the channels on which scripts publish, and the receivers that wait for them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind, Value, cmd};
@@ -11,8 +11,8 @@ use super::connection::FIRST_ATTEMPT;
 use super::redis_client::{Purpose, RedisClient, not_connected};
 use super::replies;
 use crate::error::Error;
-use crate::runtime::io_thread;
-use crate::runtime::waiters::{Hubs, Watched};
+use crate::runtime::waiters::{Waiter, Waiters};
+use crate::runtime::{io_thread, lock};
 
 /// The time between two checks of the connection for subscriptions.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -24,15 +24,14 @@ pub(super) struct Subscriptions {
     /// Held while a channel is subscribed or unsubscribed.
     changing: tokio::sync::Mutex<()>,
     /// By channel, or by channel and reply.
-    waiters: Hubs<String>,
-    waiting: AtomicUsize,
+    waiters: Arc<Waiters<String>>,
     /// Whether a task checks the connection.
     is_checked: AtomicBool,
 }
 
 impl Subscriptions {
     fn channels(&self) -> MutexGuard<'_, HashMap<String, bool>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.channels)
     }
 
     pub(super) fn contains(&self, channel: &str) -> bool {
@@ -47,8 +46,15 @@ impl Subscriptions {
 }
 
 impl RedisClient {
-    pub(super) fn waiters(&self) -> &Hubs<String> {
-        &self.subscriptions().waiters
+    /// Adds a waiter for a channel, or for a reply of a channel (`channel/id`). The connection is checked from now on.
+    pub(super) fn add_waiter(self: &Arc<Self>, key: String) -> Waiter<String> {
+        let (waiter, _) = self.subscriptions().waiters.add(key);
+        if !self.subscriptions().is_checked.swap(true, Ordering::SeqCst) {
+            let check = ConnectionCheck { client: Arc::downgrade(self), is_over: false };
+            // If the I/O thread cannot be started, the check is dropped.
+            let _ = io_thread::spawn(check.run());
+        }
+        waiter
     }
 
     /// Subscribes to a channel, unless that is done. What is published there wakes its waiters.
@@ -92,7 +98,7 @@ impl RedisClient {
         let _ = io_thread::spawn(async move {
             let subscriptions = client.subscriptions();
             let _one_at_a_time = subscriptions.changing.lock().await;
-            if subscriptions.waiters.is_waited_for(&channel) || subscriptions.channels().remove(&channel).is_none() {
+            if subscriptions.waiters.contains(&channel) || subscriptions.channels().remove(&channel).is_none() {
                 return;
             }
             let _ = connection.set_subscribed(&channel, false).await;
@@ -144,12 +150,10 @@ impl ConnectionCheck {
             tokio::time::sleep(CHECK_INTERVAL).await;
             let Some(client) = self.client.upgrade() else { return };
             let subscriptions = client.subscriptions();
-            if subscriptions.waiting.load(Ordering::SeqCst) == 0 {
+            if subscriptions.waiters.is_empty() {
                 subscriptions.is_checked.store(false, Ordering::SeqCst);
                 // A receive that began to wait before the store relies on this task.
-                if subscriptions.waiting.load(Ordering::SeqCst) == 0
-                    || subscriptions.is_checked.swap(true, Ordering::SeqCst)
-                {
+                if subscriptions.waiters.is_empty() || subscriptions.is_checked.swap(true, Ordering::SeqCst) {
                     self.is_over = true;
                     return;
                 }
@@ -169,20 +173,5 @@ impl Drop for ConnectionCheck {
         if let Some(client) = self.client.upgrade().filter(|_| !self.is_over) {
             client.subscriptions().is_checked.store(false, Ordering::SeqCst);
         }
-    }
-}
-
-impl Watched for RedisClient {
-    fn begin_waiting(self: &Arc<Self>) {
-        self.subscriptions().waiting.fetch_add(1, Ordering::SeqCst);
-        if !self.subscriptions().is_checked.swap(true, Ordering::SeqCst) {
-            let check = ConnectionCheck { client: Arc::downgrade(self), is_over: false };
-            // If the I/O thread cannot be started, the check is dropped.
-            let _ = io_thread::spawn(check.run());
-        }
-    }
-
-    fn end_waiting(&self) {
-        self.subscriptions().waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -14,7 +14,7 @@ const TOLERANCE: i64 = 5_000;
 /// differ by more than five seconds.
 pub(super) struct FileClock {
     clock: Arc<dyn Clock>,
-    /// This clock's time less the monotonic clock's.
+    /// The time of this clock minus that of the monotonic clock.
     offset: i64,
 }
 
@@ -29,7 +29,7 @@ impl FileClock {
         FileClock { clock, offset: 0 }
     }
 
-    /// The present moment, and by how much it is ahead of the process's clock.
+    /// The present moment.
     pub(super) fn now(&mut self) -> Now {
         let monotonic = milliseconds(self.clock.now().into());
         let wall = milliseconds(self.clock.wall());
@@ -40,7 +40,7 @@ impl FileClock {
     }
 }
 
-/// The moment of a transaction.
+/// A moment of the file, and how far the file's time is ahead of the process's clock.
 #[derive(Clone, Copy)]
 pub(super) struct Now {
     pub(super) millis: i64,
@@ -48,7 +48,7 @@ pub(super) struct Now {
 }
 
 impl Now {
-    /// When the process's clock shows a moment of the file.
+    /// Converts a moment of the file to one of the process's clock.
     pub(super) fn alarm(self, moment: i64) -> Moment {
         let millis = u64::try_from(moment.saturating_sub(self.offset)).unwrap_or(0);
         Moment::from_nanos(millis.saturating_mul(1_000_000))
@@ -61,7 +61,7 @@ pub(super) fn milliseconds(time: std::time::SystemTime) -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-/// Whether a clock was ahead when something was last written: deadlines may lie too far in the future.
+/// Whether the clock of the last writer was ahead of this one. Then deadlines may be too far in the future.
 pub(super) const fn is_behind(now: i64, high_water: i64) -> bool {
     high_water.saturating_sub(now) > TOLERANCE
 }

@@ -1,23 +1,22 @@
-//! What a URI or a program says of a file.
+//! The configuration of a file.
 
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::mailbox::ranges::BUSY_TIMEOUT;
 
-/// When a `send` that returned is safe.
+/// What a message survives after `send` has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Synchronous {
-    /// Synced to the disk, by SQLite's `synchronous = FULL`: it survives a power cut, if the disk keeps what was
-    /// synced.
+    /// A power cut, if the disk keeps synced data. SQLite's `synchronous = FULL`.
     #[default]
     Full,
-    /// Written to the operating system: it survives the end of the process. A power cut may take the last messages, and
-    /// leaves the file whole. Several times as fast.
+    /// The end of the process. A power cut may lose the last messages, but does not damage the file. Several times as
+    /// fast. SQLite's `synchronous = NORMAL`.
     Normal,
 }
 
-/// How a file is used.
+/// The configuration of a file.
 ///
 /// ```
 /// use postbox::SqliteBackend;
@@ -50,7 +49,7 @@ impl From<Synchronous> for SqliteConfig {
 }
 
 impl SqliteConfig {
-    /// When a `send` that returned is safe. [`Synchronous::Full`] unless it is set.
+    /// What a message survives after `send` has returned. [`Synchronous::Full`] unless it is set.
     #[must_use]
     pub const fn synchronous(mut self, synchronous: Synchronous) -> Self {
         self.synchronous = synchronous;

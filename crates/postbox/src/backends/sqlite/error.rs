@@ -13,7 +13,7 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Postbox does not use this file.
+/// The error for a file that Postbox does not use.
 pub(super) fn refused(path: &Path, reason: &str) -> Error {
     Error::Connection { message: format!("cannot use {}: {reason}", path.display()), transient: false, source: None }
 }

@@ -1,4 +1,4 @@
-//! Opening a file: making it, refusing what is not ours, waiting for locks.
+//! Opens files: creates them, refuses databases of other programs, and waits for locks.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use super::error::{from_sqlite, is_busy, refused};
 use super::schema::{APPLICATION_ID, VERSION, migrate};
 use crate::error::Error;
 
-/// Opens a file, makes it with its tables if there is none, and brings it up to date if it is old.
+/// Opens a file. Creates it with its tables if it does not exist, and migrates an older version.
 pub(super) fn open(path: &Path, config: SqliteConfig) -> Result<Connection, Error> {
     config.check()?;
     if path.as_os_str() == ":memory:" {
         return Err(refused(path, "SQLite would keep it in memory, for one connection; use memory://name"));
     }
-    let is_made = make(path);
+    let is_created = create(path);
     let mut lock = LockWait::until(Instant::now() + config.busy_timeout);
     loop {
         let failure = match connect(path, config.synchronous) {
@@ -26,7 +26,7 @@ pub(super) fn open(path: &Path, config: SqliteConfig) -> Result<Connection, Erro
             Err(failure) => failure,
         };
         // An address that fails creates nothing. A file that another process has begun to write is not empty.
-        if is_made && path.metadata().is_ok_and(|file| file.len() == 0) {
+        if is_created && path.metadata().is_ok_and(|file| file.len() == 0) {
             let _ = std::fs::remove_file(path);
         }
         return Err(match failure {
@@ -36,9 +36,9 @@ pub(super) fn open(path: &Path, config: SqliteConfig) -> Result<Connection, Erro
     }
 }
 
-/// Makes an empty file that only its owner can read and write, and returns whether it did. SQLite gives the same permissions
-/// to the files beside it. If this fails, opening the file fails with the reason.
-fn make(path: &Path) -> bool {
+/// Creates an empty file that only its owner can read and write. Returns `false` if that fails, also because the file
+/// exists. SQLite gives its other files the same permissions.
+fn create(path: &Path) -> bool {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -66,7 +66,7 @@ impl From<&str> for Failure {
 /// Opens a file unless another connection holds a lock that this needs.
 fn connect(path: &Path, synchronous: Synchronous) -> Result<Connection, Failure> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    // SQLite takes a name that begins with `file:` as a URI, which could lead to another file.
+    // SQLite would take a name that begins with `file:` for a URI of another file.
     let path = if path.is_relative() { &Path::new(".").join(path) } else { path };
     let connection = Connection::open_with_flags(path, flags)?;
     // Every verb takes the lock for writing.

@@ -1,4 +1,4 @@
-//! One mailbox in a file.
+//! A handle of a mailbox in a file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Inner;
 use super::mailbox_state::{MailboxState, SendOutcome};
-use super::transaction::Transaction;
+use super::transaction::{Event, Transaction};
 use super::writer::Writer;
 use crate::backend::{
-    Batch, ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
+    ByteMailbox, Counts, DeadLetter, Delivery, MailboxSettings, Outgoing, Receipt, Receive, Redrive, Visibility,
 };
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
@@ -17,7 +17,7 @@ use crate::mailbox::operation::Answer;
 use crate::mailbox::receive::in_background;
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::Moment;
-use crate::runtime::waiters::{Waits, look_until};
+use crate::runtime::waiters::Attempt;
 
 #[derive(Clone)]
 pub(super) struct SqliteMailbox {
@@ -34,7 +34,7 @@ impl fmt::Debug for SqliteMailbox {
     }
 }
 
-/// A message as this mailbox's `send` answers it.
+/// The result of a send.
 pub(super) fn send_result(outcome: SendOutcome, id: &MessageId, mailbox: &MailboxName) -> Result<MessageId, Error> {
     match outcome {
         SendOutcome::Stored(id) => Ok(id),
@@ -56,7 +56,7 @@ impl SqliteMailbox {
         &self.inner.writer
     }
 
-    /// Does something in a transaction. The handle's first operation also writes its settings.
+    /// Runs an operation in a transaction. The handle's first operation also writes its settings.
     fn submit<T: Send + 'static>(
         &self,
         act: impl FnMut(&mut Transaction<'_>, &MailboxName) -> rusqlite::Result<T> + Send + 'static,
@@ -64,7 +64,7 @@ impl SqliteMailbox {
         self.note_configured(self.writer().submit(self.with_settings(act)))
     }
 
-    /// Does something to the mailbox. If there is none, the answer is the default one.
+    /// Runs an operation on the mailbox. If the mailbox does not exist, the result is the default value.
     fn submit_to_mailbox<T: Default + Send + 'static>(
         &self,
         mut act: impl FnMut(&mut MailboxState<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -86,7 +86,7 @@ impl SqliteMailbox {
         }
     }
 
-    /// The settings are in the file when the operation that writes them has succeeded.
+    /// Notes that the settings are in the file, if the operation that writes them has succeeded.
     fn note_configured<T: Send + 'static>(&self, answer: Answer<Result<T, Error>>) -> Answer<Result<T, Error>> {
         if self.is_configured.load(Ordering::SeqCst) {
             return answer;
@@ -101,17 +101,17 @@ impl SqliteMailbox {
     /// A verb that settles deliveries, with a result for each.
     fn settle<E: Send + 'static>(
         &self,
-        entries: Batch<E>,
+        entries: Vec<E>,
         receipt: impl Fn(&E) -> &Receipt + Send + 'static,
         settle: impl Fn(&mut MailboxState<'_>, &E) -> rusqlite::Result<bool> + Send + 'static,
-    ) -> Answer<Batch<Result<(), Error>>> {
+    ) -> Answer<Vec<Result<(), Error>>> {
         let ids: Vec<MessageId> = entries.iter().map(|entry| receipt(entry).id.clone()).collect();
         let done = self.submit_to_mailbox(move |mailbox| {
             entries.iter().map(|entry| settle(mailbox, entry)).collect::<rusqlite::Result<Vec<bool>>>()
         });
         done.map(move |done| match done {
             Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
-            // A mailbox that does not exist has settled none of them.
+            // If the mailbox does not exist, no delivery was settled.
             Ok(done) => {
                 let mut done = done.into_iter();
                 let mut result = |id| match done.next() {
@@ -123,7 +123,8 @@ impl SqliteMailbox {
         })
     }
 
-    /// Leases what is there, or says when to look again. Deliveries whose caller has stopped waiting are released.
+    /// Leases messages. If there are none, also returns when to try again. Deliveries are released if the caller has
+    /// stopped waiting for them.
     fn try_receive(&self, request: Receive) -> Answer<Result<(Vec<Delivery>, Option<Moment>), Error>> {
         let receive = self.with_settings(move |transaction, name| {
             let receive = |mailbox: &mut MailboxState<'_>| mailbox.receive(request.max, request.visibility);
@@ -131,7 +132,7 @@ impl SqliteMailbox {
             Ok((deliveries, due.map(|due| transaction.alarm(due))))
         });
         let (writer, name) = (Arc::clone(self.writer()), self.name.clone());
-        let received = self.writer().submit_or(receive, move |(deliveries, _)| {
+        let undelivered = move |(deliveries, _): (Vec<Delivery>, _)| {
             if deliveries.is_empty() {
                 return;
             }
@@ -141,8 +142,8 @@ impl SqliteMailbox {
                 };
                 transaction.with_mailbox(&name, release).map(drop)
             }));
-        });
-        self.note_configured(received)
+        };
+        self.note_configured(self.writer().submit_or(receive, Some(Box::new(undelivered))))
     }
 }
 
@@ -158,20 +159,20 @@ fn configure(
 }
 
 async fn long_poll(mailbox: SqliteMailbox, request: Receive) -> Result<Vec<Delivery>, Error> {
-    let waits = Waits::begin(Arc::clone(mailbox.writer()), |writer| &writer.mailboxes, mailbox.name.clone());
+    let waiter = mailbox.writer().add_waiter(Event::Message(mailbox.name.clone()));
     let clock = &mailbox.inner.clock;
-    let look = || {
+    let attempt = || {
         let clock = Arc::clone(clock);
         mailbox.try_receive(request).map(move |received| {
             let (deliveries, due) = received?;
-            Ok((deliveries, due.map(|due| clock.now().until(due))))
+            Ok(Attempt::of_receive(deliveries, due.map(|due| clock.now().until(due))))
         })
     };
-    look_until(waits.hub(), clock, request.wait, look).await
+    Ok(waiter.long_poll(clock, request.wait, attempt).await?.unwrap_or_default())
 }
 
 impl ByteMailbox for SqliteMailbox {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         let ids: Vec<MessageId> = messages.iter().map(|message| message.id.clone()).collect();
         let (settings, mailbox) = (self.settings.clone(), self.name.clone());
         let sent = self.submit(move |transaction, name| {
@@ -192,11 +193,11 @@ impl ByteMailbox for SqliteMailbox {
         Answer::from_future(long_poll(self.clone(), request))
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         self.settle(receipts, |receipt| receipt, |mailbox, receipt| mailbox.acknowledge(&receipt.handle))
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         self.settle(
             changes,
             |(receipt, _)| receipt,
@@ -208,9 +209,9 @@ impl ByteMailbox for SqliteMailbox {
         )
     }
 
-    fn dead_letter(&self, letters: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, entries: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         self.settle(
-            letters,
+            entries,
             |(receipt, _)| receipt,
             |mailbox, (receipt, reason)| mailbox.dead_letter(&receipt.handle, reason),
         )

@@ -1,11 +1,12 @@
-//! A mailbox as a row of its table, and the rows that one transaction leaves to the next.
+//! The row of a mailbox, and the cache of rows that a transaction leaves to the next one.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, Result, params};
+use rusqlite::{Connection, Result, params};
 
 use super::schema::{BEHIND, DELAYED, LEASED, READY, RETURNING};
+use super::statements::Statements as _;
 use crate::backend::MailboxSettings;
 use crate::resolver::address::MailboxName;
 
@@ -17,6 +18,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
 }
 
 /// The row of a mailbox, as the transaction has changed it. It is written back when the transaction ends.
+#[derive(Default)]
 pub(super) struct MailboxRow {
     pub(super) id: i64,
     /// The last number that was given to a position or a delivery.
@@ -34,18 +36,17 @@ pub(super) struct MailboxRow {
     pub(super) is_changed: bool,
     /// Nothing in the mailbox is due before this moment; `None` if nothing is due at all.
     next_due: Option<i64>,
-    /// How many waiters the transaction wakes: one for each message that became deliverable, or that will at a new moment.
+    /// The number of waiters that the commit wakes: one for each message that became deliverable, or got a new due time.
     pub(super) wakeups: u64,
 }
 
 impl MailboxRow {
     pub(super) fn read(connection: &Connection, name: &MailboxName) -> Result<Option<Self>> {
-        let row = connection
-            .prepare_cached(
-                "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
-                 idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
-            )?
-            .query_row(params![name.prefix().unwrap_or(""), name.as_str()], |found| {
+        let row = connection.query_first(
+            "SELECT id, counter, ready, delayed, leased, dead, max_size, max_deliveries, deduplication_window, \
+             idle_expiry, idle_at FROM mailbox WHERE prefix = ?1 AND name = ?2",
+            params![name.prefix().unwrap_or(""), name.as_str()],
+            |found| {
                 Ok(MailboxRow {
                     id: found.get(0)?,
                     counter: found.get(1)?,
@@ -58,46 +59,28 @@ impl MailboxRow {
                     deduplication_window: found.get(8)?,
                     idle_expiry: found.get(9)?,
                     idle_at: found.get(10)?,
-                    is_changed: false,
-                    next_due: None,
-                    wakeups: 0,
+                    ..MailboxRow::default()
                 })
-            })
-            .optional()?;
+            },
+        )?;
         row.map(|mut row| row.read_next_due(connection).map(|()| row)).transpose()
     }
 
     pub(super) fn insert(connection: &Connection, name: &MailboxName) -> Result<Self> {
         // Delivery numbers start at random, so that a receipt of a deleted mailbox never fits a later delivery.
         let counter = (rand::random::<u64>() >> 24) as i64;
-        connection
-            .prepare_cached("INSERT INTO mailbox (prefix, name, counter) VALUES (?1, ?2, ?3)")?
-            .execute(params![name.prefix().unwrap_or(""), name.as_str(), counter])?;
-        Ok(MailboxRow {
-            id: connection.last_insert_rowid(),
-            counter,
-            ready: 0,
-            delayed: 0,
-            leased: 0,
-            dead: 0,
-            max_size: None,
-            max_deliveries: None,
-            deduplication_window: None,
-            idle_expiry: None,
-            idle_at: None,
-            is_changed: true,
-            next_due: None,
-            wakeups: 0,
-        })
+        connection.execute_cached(
+            "INSERT INTO mailbox (prefix, name, counter) VALUES (?1, ?2, ?3)",
+            params![name.prefix().unwrap_or(""), name.as_str(), counter],
+        )?;
+        Ok(MailboxRow { id: connection.last_insert_rowid(), counter, is_changed: true, ..MailboxRow::default() })
     }
 
     pub(super) fn write(&self, connection: &Connection) -> Result<()> {
-        connection
-            .prepare_cached(
-                "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
-                 max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10, idle_at = ?11 WHERE id = ?1",
-            )?
-            .execute(params![
+        connection.execute_cached(
+            "UPDATE mailbox SET counter = ?2, ready = ?3, delayed = ?4, leased = ?5, dead = ?6, max_size = ?7, \
+             max_deliveries = ?8, deduplication_window = ?9, idle_expiry = ?10, idle_at = ?11 WHERE id = ?1",
+            params![
                 self.id,
                 self.counter,
                 self.ready,
@@ -109,7 +92,8 @@ impl MailboxRow {
                 self.deduplication_window,
                 self.idle_expiry,
                 self.idle_at
-            ])?;
+            ],
+        )?;
         Ok(())
     }
 
@@ -125,7 +109,7 @@ impl MailboxRow {
         self.ready + self.delayed + self.leased
     }
 
-    /// Takes over the settings that are given; the others stay as they are.
+    /// Applies the settings that are given. The others stay as they are.
     pub(super) fn configure(&mut self, settings: &MailboxSettings) {
         let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         let before = (self.max_size, self.max_deliveries, self.deduplication_window, self.idle_expiry);
@@ -140,7 +124,7 @@ impl MailboxRow {
         self.idle_at.is_some_and(|at| at <= now)
     }
 
-    /// The mailbox is used: its idle time begins again. Written only after an eighth of it, since it costs a write.
+    /// Starts the idle time anew, since the mailbox is used. At most eight times in that time, since each is a write.
     pub(super) fn mark_used(&mut self, now: i64) {
         let idle_at = self.idle_expiry.map(|idle| now.saturating_add(idle));
         let is_worth_a_write = match (self.idle_at, idle_at) {
@@ -175,11 +159,11 @@ impl MailboxRow {
         let due: [Option<i64>; 3] = connection
             .prepare_cached(
                 "SELECT (SELECT due FROM message INDEXED BY message_due \
-                  WHERE mailbox = ?1 AND state >= 2 ORDER BY due LIMIT 1), \
+                 WHERE mailbox = ?1 AND state >= 2 ORDER BY due LIMIT 1), \
                  (SELECT expires_at FROM message INDEXED BY message_expiring \
-                  WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT 1), \
+                 WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT 1), \
                  (SELECT until FROM deduplication INDEXED BY deduplication_until \
-                  WHERE mailbox = ?1 ORDER BY until LIMIT 1)",
+                 WHERE mailbox = ?1 ORDER BY until LIMIT 1)",
             )?
             .query_row([self.id], |found| Ok([found.get(0)?, found.get(1)?, found.get(2)?]))?;
         self.next_due = due.into_iter().flatten().min();
@@ -201,7 +185,7 @@ impl MailboxRow {
 /// The most rows that are cached.
 const CACHED_ROWS: usize = 256;
 
-/// What a transaction knew of the file when it was committed. It holds until another connection changes the file.
+/// The rows that a transaction knew when it was committed. They are valid until another connection changes the file.
 ///
 /// A transaction takes the cache, and gives it back only if it is committed.
 #[derive(Default)]
@@ -214,8 +198,8 @@ pub(super) struct RowCache {
 }
 
 impl RowCache {
-    /// The cache, or a new one if another connection has changed the file. Called within a transaction, so that the answer
-    /// holds until its end.
+    /// The cache, or a new one if another connection has changed the file. Called within a transaction, so that the cache
+    /// is valid until its end.
     pub(super) fn refreshed(self, connection: &Connection) -> Result<Self> {
         let version = connection.prepare_cached("PRAGMA data_version")?.query_row([], |found| found.get(0))?;
         if self.data_version == Some(version) {

@@ -1,17 +1,18 @@
-//! One mailbox within a transaction: the verbs as statements. It does what the ledger does in memory.
+//! One mailbox within a transaction: the statements of each verb. They do what the ledger does in memory.
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, Result, Row, params};
+use rusqlite::{Connection, Result, Row, params};
 
 use super::mailbox_row::{MailboxRow, millis};
 use super::schema::{BEHIND, CREATE_ID_INDEX, DELAYED, LEASED, READY, RETURNING};
+use super::statements::Statements as _;
 use crate::backend::wire;
 use crate::backend::{Counts, DeadLetter, Delivery, Outgoing, Redrive};
 use crate::mailbox::id::{MessageId, ReceiptHandle};
 use crate::runtime::clock::Moment;
 
-/// How long a deduplication id is remembered unless the mailbox says it, in milliseconds.
+/// How long a deduplication id is remembered, unless the settings say otherwise. In milliseconds.
 const DEDUPLICATION_WINDOW: i64 = 300_000;
 
 /// A message that has left its state and is not yet in the next one.
@@ -24,7 +25,7 @@ pub(super) struct MailboxState<'a> {
     pub(super) row: &'a mut MailboxRow,
 }
 
-/// What a change of state needs to know of a message.
+/// The columns of a message that a change of state needs.
 struct MessageRef {
     seq: i64,
     state: i64,
@@ -42,7 +43,7 @@ pub(super) enum SendOutcome {
     Stored(MessageId),
     /// The mailbox holds its `max_size` already.
     Full(i64),
-    /// The caller's own id belongs to a message with another body.
+    /// The id that the caller chose belongs to a message with another body.
     IdInUse,
     NotAUuid,
 }
@@ -55,14 +56,12 @@ impl MailboxState<'_> {
             return Ok(());
         }
         loop {
-            let due: Vec<MessageRef> = self
-                .connection
-                .prepare_cached(
-                    "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_due \
-                     WHERE mailbox = ?1 AND state >= 2 AND due <= ?2 ORDER BY due, ord LIMIT 256",
-                )?
-                .query_map(params![self.row.id, self.now], MessageRef::read)?
-                .collect::<Result<_>>()?;
+            let due: Vec<MessageRef> = self.connection.query_all(
+                "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_due \
+                 WHERE mailbox = ?1 AND state >= 2 AND due <= ?2 ORDER BY due, ord LIMIT 256",
+                params![self.row.id, self.now],
+                MessageRef::read,
+            )?;
             if due.is_empty() {
                 break;
             }
@@ -77,23 +76,22 @@ impl MailboxState<'_> {
         while let Some(message) = self.next_expired()? {
             self.remove(&message)?;
         }
-        let forgotten = self
-            .connection
-            .prepare_cached("DELETE FROM deduplication WHERE mailbox = ?1 AND until <= ?2")?
-            .execute(params![self.row.id, self.now])?;
+        let forgotten = self.connection.execute_cached(
+            "DELETE FROM deduplication WHERE mailbox = ?1 AND until <= ?2",
+            params![self.row.id, self.now],
+        )?;
         self.row.is_changed |= forgotten > 0;
         self.row.read_next_due(self.connection)
     }
 
     fn next_expired(&self) -> Result<Option<MessageRef>> {
-        self.connection
-            .prepare_cached(
-                "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_expiring \
-                 WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 AND expires_at <= ?2 \
-                 ORDER BY expires_at, seq LIMIT 1",
-            )?
-            .query_row(params![self.row.id, self.now], MessageRef::read)
-            .optional()
+        self.connection.query_first(
+            "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_expiring \
+             WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 AND expires_at <= ?2 \
+             ORDER BY expires_at, seq LIMIT 1",
+            params![self.row.id, self.now],
+            MessageRef::read,
+        )
     }
 
     /// A message becomes visible for the first time: ready, or behind the head of its group.
@@ -128,26 +126,25 @@ impl MailboxState<'_> {
     fn set_state(&mut self, seq: i64, state: i64, due: Option<i64>) -> Result<()> {
         let position = self.row.next_number();
         self.row.schedule(due);
-        self.connection
-            .prepare_cached("UPDATE message SET state = ?2, ord = ?3, due = ?4, since = ?5 WHERE seq = ?1")?
-            .execute(params![seq, state, position, due, self.now])?;
+        self.connection.execute_cached(
+            "UPDATE message SET state = ?2, ord = ?3, due = ?4, since = ?5 WHERE seq = ?1",
+            params![seq, state, position, due, self.now],
+        )?;
         Ok(())
     }
 
     /// Removes a message in any state. If it was the head of its group, the next one becomes ready.
     fn remove(&mut self, message: &MessageRef) -> Result<()> {
         self.row.leave_state(message.state);
-        self.connection.prepare_cached("DELETE FROM message WHERE seq = ?1")?.execute([message.seq])?;
+        self.connection.execute_cached("DELETE FROM message WHERE seq = ?1", [message.seq])?;
         let is_head = matches!(message.state, READY | RETURNING | LEASED | NO_STATE);
         let Some(group) = message.group.as_ref().filter(|_| is_head) else { return Ok(()) };
-        let next = self
-            .connection
-            .prepare_cached(
-                "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_behind \
-                 WHERE mailbox = ?1 AND grp = ?2 AND state = 1 ORDER BY ord LIMIT 1",
-            )?
-            .query_row(params![self.row.id, group], MessageRef::read)
-            .optional()?;
+        let next = self.connection.query_first(
+            "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_behind \
+             WHERE mailbox = ?1 AND grp = ?2 AND state = 1 ORDER BY ord LIMIT 1",
+            params![self.row.id, group],
+            MessageRef::read,
+        )?;
         match next {
             Some(next) => {
                 self.row.leave_state(BEHIND);
@@ -158,12 +155,11 @@ impl MailboxState<'_> {
     }
 
     fn move_to_dead_letters(&mut self, message: &MessageRef, reason: &str) -> Result<()> {
-        self.connection
-            .prepare_cached(
-                "INSERT INTO dead (mailbox, id, deliveries, sent_at, died_at, reason, grp, body) \
-                 SELECT mailbox, id, deliveries, sent_at, ?2, ?3, grp, body FROM message WHERE seq = ?1",
-            )?
-            .execute(params![message.seq, self.now, reason])?;
+        self.connection.execute_cached(
+            "INSERT INTO dead (mailbox, id, deliveries, sent_at, died_at, reason, grp, body) \
+             SELECT mailbox, id, deliveries, sent_at, ?2, ?3, grp, body FROM message WHERE seq = ?1",
+            params![message.seq, self.now, reason],
+        )?;
         self.row.dead += 1;
         self.remove(message)
     }
@@ -192,11 +188,10 @@ impl MailboxState<'_> {
         if let Some(key) = deduplication {
             let until = self.now.saturating_add(self.row.deduplication_window.unwrap_or(DEDUPLICATION_WINDOW));
             self.row.expect_due(Some(until));
-            self.connection
-                .prepare_cached(
-                    "INSERT INTO deduplication (mailbox, key, id, until, since) VALUES (?1, ?2, ?3, ?4, ?5)",
-                )?
-                .execute(params![self.row.id, key, &id[..], until, self.now])?;
+            self.connection.execute_cached(
+                "INSERT INTO deduplication (mailbox, key, id, until, since) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![self.row.id, key, &id[..], until, self.now],
+            )?;
         }
         let body = wire::encode(&message.body, &message.content_type, message.headers.as_deref());
         let group = special.and_then(|special| special.group.clone());
@@ -206,12 +201,11 @@ impl MailboxState<'_> {
         let position = self.row.next_number();
         self.row.schedule(due);
         self.row.expect_due(expires_at);
-        self.connection
-            .prepare_cached(
-                "INSERT INTO message (mailbox, id, state, ord, due, since, sent_at, expires_at, grp, body) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9)",
-            )?
-            .execute(params![self.row.id, &id[..], state, position, due, self.now, expires_at, group, &body[..]])?;
+        self.connection.execute_cached(
+            "INSERT INTO message (mailbox, id, state, ord, due, since, sent_at, expires_at, grp, body) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9)",
+            params![self.row.id, &id[..], state, position, due, self.now, expires_at, group, &body[..]],
+        )?;
         if delay > 0 {
             self.row.delayed += 1;
             self.row.wakeups += 1;
@@ -226,37 +220,34 @@ impl MailboxState<'_> {
     }
 
     fn sent_with_deduplication_id(&self, key: &str) -> Result<Option<MessageId>> {
-        let first: Option<Vec<u8>> = self
-            .connection
-            .prepare_cached("SELECT id FROM deduplication WHERE mailbox = ?1 AND key = ?2")?
-            .query_row(params![self.row.id, key], |found| found.get(0))
-            .optional()?;
+        let first: Option<Vec<u8>> = self.connection.query_first(
+            "SELECT id FROM deduplication WHERE mailbox = ?1 AND key = ?2",
+            params![self.row.id, key],
+            |found| found.get(0),
+        )?;
         Ok(first.map(|first| id_of(&first)))
     }
 
     /// The stored bytes of the message with an id, also of a dead letter.
     fn body_of(&self, id: &[u8; 16]) -> Result<Option<Vec<u8>>> {
-        self.connection.prepare_cached(CREATE_ID_INDEX)?.execute([])?;
-        self.connection
-            .prepare_cached(
-                "SELECT body FROM message INDEXED BY message_id WHERE mailbox = ?1 AND id = ?2 \
-                 UNION ALL SELECT body FROM dead INDEXED BY dead_id WHERE mailbox = ?1 AND id = ?2 LIMIT 1",
-            )?
-            .query_row(params![self.row.id, &id[..]], |found| found.get(0))
-            .optional()
+        self.connection.execute_cached(CREATE_ID_INDEX, [])?;
+        self.connection.query_first(
+            "SELECT body FROM message INDEXED BY message_id WHERE mailbox = ?1 AND id = ?2 \
+             UNION ALL SELECT body FROM dead INDEXED BY dead_id WHERE mailbox = ?1 AND id = ?2 LIMIT 1",
+            params![self.row.id, &id[..]],
+            |found| found.get(0),
+        )
     }
 
     /// Removes a delayed message.
     pub(super) fn cancel(&mut self, id: &MessageId) -> Result<bool> {
         let Some(id) = blob_of(id) else { return Ok(false) };
-        let delayed = self
-            .connection
-            .prepare_cached(
-                "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_delayed \
-                 WHERE mailbox = ?1 AND id = ?2 AND state = 2 ORDER BY seq LIMIT 1",
-            )?
-            .query_row(params![self.row.id, &id[..]], MessageRef::read)
-            .optional()?;
+        let delayed = self.connection.query_first(
+            "SELECT seq, state, deliveries, grp FROM message INDEXED BY message_delayed \
+             WHERE mailbox = ?1 AND id = ?2 AND state = 2 ORDER BY seq LIMIT 1",
+            params![self.row.id, &id[..]],
+            MessageRef::read,
+        )?;
         match delayed {
             Some(message) => self.remove(&message).map(|()| true),
             None => Ok(false),
@@ -272,54 +263,46 @@ impl MailboxState<'_> {
         let due = self.now + millis(visibility);
         for (seq, delivery) in &mut taken {
             let number = self.row.next_number();
-            self.connection
-                .prepare_cached(
-                    "UPDATE message SET state = 4, rank = ord, ord = ?2, receipt = ?2, due = ?3, since = ?4, \
-                     deliveries = deliveries + 1 WHERE seq = ?1",
-                )?
-                .execute(params![*seq, number, due, self.now])?;
+            self.connection.execute_cached(
+                "UPDATE message SET state = 4, rank = ord, ord = ?2, receipt = ?2, due = ?3, since = ?4, \
+                 deliveries = deliveries + 1 WHERE seq = ?1",
+                params![*seq, number, due, self.now],
+            )?;
             self.row.ready -= 1;
             self.row.leased += 1;
             delivery.delivery_count += 1;
             delivery.receipt_handle = ReceiptHandle::from_u128(u128::from(*seq as u64) << 64 | number as u128);
         }
-        let next = if taken.is_empty() { self.next_moment_to_look()? } else { None };
+        let next = if taken.is_empty() { self.next_attempt()? } else { None };
         self.row.schedule((!taken.is_empty()).then_some(due));
         Ok((taken.into_iter().map(|(_, delivery)| delivery).collect(), next))
     }
 
-    /// When a waiter looks again: when a lease, a delay or an expiry ends, or often enough to keep the mailbox in use.
-    fn next_moment_to_look(&self) -> Result<Option<i64>> {
+    /// When a waiter receives again: when a lease, a delay or an expiry ends, or often enough to keep the mailbox in use.
+    fn next_attempt(&self) -> Result<Option<i64>> {
         let due: Option<i64> = self
-            .connection
-            .prepare_cached(
-                "SELECT due FROM message INDEXED BY message_due WHERE mailbox = ?1 AND state >= 2 ORDER BY due, ord LIMIT 1",
-            )?
-            .query_row([self.row.id], |found| found.get(0))
-            .optional()?;
-        let expiry: Option<i64> = self
-            .connection
-            .prepare_cached(
-                "SELECT expires_at FROM message INDEXED BY message_expiring \
-                 WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at, seq LIMIT 1",
-            )?
-            .query_row([self.row.id], |found| found.get(0))
-            .optional()?;
+            .connection.query_first("SELECT due FROM message INDEXED BY message_due WHERE mailbox = ?1 AND state >= 2 ORDER BY due, ord LIMIT 1", [self.row.id], |found| found.get(0))?;
+        let expiry: Option<i64> = self.connection.query_first(
+            "SELECT expires_at FROM message INDEXED BY message_expiring \
+             WHERE mailbox = ?1 AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at, seq LIMIT 1",
+            [self.row.id],
+            |found| found.get(0),
+        )?;
         let use_again = self.row.idle_expiry.map(|idle| self.now.saturating_add(idle / 2));
         Ok(due.into_iter().chain(expiry).chain(use_again).min())
     }
 
     /// Up to `max` deliverable messages, in order.
     fn ready(&self, max: usize) -> Result<Vec<(i64, Delivery)>> {
-        let mut statement = self.connection.prepare_cached(
+        self.connection.query_all(
             "SELECT seq, id, deliveries, sent_at, body FROM message INDEXED BY message_ready \
              WHERE mailbox = ?1 AND state = 0 ORDER BY ord LIMIT ?2",
-        )?;
-        let rows = statement.query_map(params![self.row.id, sql_limit(max)], |found| {
-            let id: Vec<u8> = found.get(1)?;
-            Ok((found.get(0)?, delivery(&id, found.get(2)?, found.get(3)?, found.get(4)?, self.now)))
-        })?;
-        rows.collect()
+            params![self.row.id, sql_limit(max)],
+            |found| {
+                let id: Vec<u8> = found.get(1)?;
+                Ok((found.get(0)?, delivery(&id, found.get(2)?, found.get(3)?, found.get(4)?, self.now)))
+            },
+        )
     }
 
     pub(super) fn peek(&self, max: usize) -> Result<Vec<Delivery>> {
@@ -335,14 +318,12 @@ impl MailboxState<'_> {
     ) -> Result<bool> {
         let Some(bits) = handle.as_u128() else { return Ok(false) };
         let (seq, number) = ((bits >> 64) as u64 as i64, bits as u64 as i64);
-        let leased = self
-            .connection
-            .prepare_cached(
-                "SELECT seq, state, deliveries, grp, due FROM message \
-                 WHERE seq = ?1 AND mailbox = ?2 AND state = 4 AND receipt = ?3",
-            )?
-            .query_row(params![seq, self.row.id, number], |found| Ok((MessageRef::read(found)?, found.get(4)?)))
-            .optional()?;
+        let leased = self.connection.query_first(
+            "SELECT seq, state, deliveries, grp, due FROM message \
+             WHERE seq = ?1 AND mailbox = ?2 AND state = 4 AND receipt = ?3",
+            params![seq, self.row.id, number],
+            |found| Ok((MessageRef::read(found)?, found.get(4)?)),
+        )?;
         match leased {
             Some((message, due)) => settle(self, message, due).map(|()| true),
             None => Ok(false),
@@ -370,7 +351,7 @@ impl MailboxState<'_> {
         })
     }
 
-    /// Ends a lease as if the message had not been delivered: it is at its old place, and its count is as before.
+    /// Ends a lease as if the message had not been delivered: it is at its old position, with its old delivery count.
     pub(super) fn release(&mut self, handle: &ReceiptHandle) -> Result<bool> {
         self.settle(handle, |mailbox, message, _| {
             mailbox.row.leave_state(LEASED);
@@ -378,23 +359,21 @@ impl MailboxState<'_> {
             mailbox.row.wakeups += 1;
             mailbox.check_expiry_next();
             // A message that was leased before version 3 of the file has no rank.
-            mailbox
-                .connection
-                .prepare_cached(
-                    "UPDATE message SET state = 0, ord = coalesce(rank, ord), due = NULL, deliveries = deliveries - 1 \
-                     WHERE seq = ?1",
-                )?
-                .execute([message.seq])?;
+            mailbox.connection.execute_cached(
+                "UPDATE message SET state = 0, ord = coalesce(rank, ord), due = NULL, deliveries = deliveries - 1 \
+                 WHERE seq = ?1",
+                [message.seq],
+            )?;
             Ok(())
         })
     }
 
-    /// A message that comes back from a lease may be past its expiry, which does not count while it is leased.
+    /// Has the next operation check expiries: a message may have expired while it was leased, when expiries do not count.
     fn check_expiry_next(&mut self) {
         self.row.expect_due(Some(i64::MIN));
     }
 
-    /// Makes a lease last at least so much longer from now. It is never made shorter.
+    /// Extends a lease to at least this time from now. A lease is never shortened.
     pub(super) fn extend(&mut self, handle: &ReceiptHandle, by: Duration) -> Result<bool> {
         self.settle(handle, |mailbox, message, due| {
             let until = mailbox.now + millis(by);
@@ -416,7 +395,7 @@ impl MailboxState<'_> {
         Counts::new(ready, delayed, leased, dead)
     }
 
-    /// Removes all messages, and returns how many.
+    /// Removes all messages, and returns their number.
     pub(super) fn purge(&mut self) -> Result<u64> {
         let removed = remove_messages(self.connection, self.row.id)?;
         (self.row.ready, self.row.delayed, self.row.leased) = (0, 0, 0);
@@ -425,47 +404,44 @@ impl MailboxState<'_> {
     }
 
     pub(super) fn dead_letters(&self, max: usize) -> Result<Vec<DeadLetter>> {
-        let mut statement = self.connection.prepare_cached(
+        self.connection.query_all(
             "SELECT id, deliveries, sent_at, body, died_at, reason FROM dead WHERE mailbox = ?1 ORDER BY seq LIMIT ?2",
-        )?;
-        let rows = statement.query_map(params![self.row.id, sql_limit(max)], |found| {
-            let id: Vec<u8> = found.get(0)?;
-            let died_at: i64 = found.get(4)?;
-            let reason: String = found.get(5)?;
-            let delivery = delivery(&id, found.get(1)?, found.get(2)?, found.get(3)?, died_at);
-            Ok(DeadLetter::new(delivery, moment(died_at), reason.into()))
-        })?;
-        rows.collect()
+            params![self.row.id, sql_limit(max)],
+            |found| {
+                let id: Vec<u8> = found.get(0)?;
+                let died_at: i64 = found.get(4)?;
+                let reason: String = found.get(5)?;
+                let delivery = delivery(&id, found.get(1)?, found.get(2)?, found.get(3)?, died_at);
+                Ok(DeadLetter::new(delivery, moment(died_at), reason.into()))
+            },
+        )
     }
 
-    /// Makes dead letters visible again, up to the mailbox's `max_size`, and returns how many.
+    /// Makes dead letters visible again, up to the mailbox's `max_size`, and returns their number.
     pub(super) fn redrive(&mut self, which: &Redrive) -> Result<u64> {
         let room = self.row.max_size.map_or(i64::MAX, |most| (most - self.row.total()).max(0));
         let letter = |found: &Row<'_>| Ok((found.get(0)?, found.get(1)?));
         let letters: Vec<(i64, Option<String>)> = match which {
-            Redrive::UpTo(max) => self
-                .connection
-                .prepare_cached("SELECT seq, grp FROM dead WHERE mailbox = ?1 ORDER BY seq LIMIT ?2")?
-                .query_map([self.row.id, room.min(sql_limit(*max))], letter)?
-                .collect::<Result<_>>()?,
-            Redrive::One(id) => self
-                .connection
-                .prepare_cached(
-                    "SELECT seq, grp FROM dead INDEXED BY dead_id WHERE mailbox = ?1 AND id = ?2 ORDER BY seq LIMIT ?3",
-                )?
-                .query_map(params![self.row.id, blob_of(id), room.min(1)], letter)?
-                .collect::<Result<_>>()?,
+            Redrive::UpTo(max) => self.connection.query_all(
+                "SELECT seq, grp FROM dead WHERE mailbox = ?1 ORDER BY seq LIMIT ?2",
+                [self.row.id, room.min(sql_limit(*max))],
+                letter,
+            )?,
+            Redrive::One(id) => self.connection.query_all(
+                "SELECT seq, grp FROM dead INDEXED BY dead_id WHERE mailbox = ?1 AND id = ?2 ORDER BY seq LIMIT ?3",
+                params![self.row.id, blob_of(id), room.min(1)],
+                letter,
+            )?,
         };
         for (dead_seq, group) in &letters {
             let position = self.row.next_number();
-            self.connection
-                .prepare_cached(
-                    "INSERT INTO message (mailbox, id, state, ord, sent_at, grp, body) \
-                     SELECT mailbox, id, 0, ?2, sent_at, grp, body FROM dead WHERE seq = ?1",
-                )?
-                .execute(params![dead_seq, position])?;
+            self.connection.execute_cached(
+                "INSERT INTO message (mailbox, id, state, ord, sent_at, grp, body) \
+                 SELECT mailbox, id, 0, ?2, sent_at, grp, body FROM dead WHERE seq = ?1",
+                params![dead_seq, position],
+            )?;
             let seq = self.connection.last_insert_rowid();
-            self.connection.prepare_cached("DELETE FROM dead WHERE seq = ?1")?.execute([dead_seq])?;
+            self.connection.execute_cached("DELETE FROM dead WHERE seq = ?1", [dead_seq])?;
             self.row.dead -= 1;
             self.make_visible(MessageRef { seq, state: NO_STATE, deliveries: 0, group: group.clone() })?;
         }
@@ -473,14 +449,14 @@ impl MailboxState<'_> {
     }
 
     pub(super) fn purge_dead_letters(&mut self) -> Result<u64> {
-        let removed = self.connection.prepare_cached("DELETE FROM dead WHERE mailbox = ?1")?.execute([self.row.id])?;
+        let removed = self.connection.execute_cached("DELETE FROM dead WHERE mailbox = ?1", [self.row.id])?;
         self.row.dead = 0;
         self.row.is_changed = true;
         Ok(removed as u64)
     }
 }
 
-/// Removes all messages of a mailbox, and returns how many. Together the partial indexes have the messages of all states.
+/// Removes all messages of a mailbox, and returns their number. The three partial indexes cover all states.
 pub(super) fn remove_messages(connection: &Connection, mailbox: i64) -> Result<usize> {
     let mut removed = 0;
     for statement in [
@@ -488,7 +464,7 @@ pub(super) fn remove_messages(connection: &Connection, mailbox: i64) -> Result<u
         "DELETE FROM message INDEXED BY message_behind WHERE mailbox = ?1 AND state = 1",
         "DELETE FROM message INDEXED BY message_due WHERE mailbox = ?1 AND state >= 2",
     ] {
-        removed += connection.prepare_cached(statement)?.execute([mailbox])?;
+        removed += connection.execute_cached(statement, [mailbox])?;
     }
     Ok(removed)
 }

@@ -1,7 +1,7 @@
 //! Mailboxes in one file, durable, shared by processes. Feature `sqlite`.
 //!
-//! Each file has one connection and one thread. Operations that are submitted at the same time share a transaction and one
-//! wait for the disk. A blocking caller without company does its work on its own thread. While a caller waits for a message
+//! Each file has one connection and one thread. Operations that are submitted at the same time share a transaction, and so
+//! one wait for the disk. A lone blocking caller runs its operation on its own thread. While a caller waits for a message
 //! or a reply, the file is checked every 20 ms for changes by other processes.
 //!
 //! From a call to the disk: [`mailbox`](self::mailbox) submits an operation to the [`writer`](self::writer), which runs it in
@@ -15,16 +15,16 @@ mod mailbox;
 mod mailbox_row;
 mod mailbox_state;
 #[cfg(all(test, feature = "conformance"))]
-mod plans;
+mod plan_tests;
 mod replies;
 mod schema;
+mod statements;
 mod transaction;
 mod writer;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use self::clock::FileClock;
@@ -32,6 +32,7 @@ pub use self::config::{SqliteConfig, Synchronous};
 use self::mailbox::{SqliteMailbox, send_result};
 use self::mailbox_row::RowCache;
 use self::replies::SqliteReplyStore;
+use self::statements::Statements as _;
 use self::transaction::Transaction;
 use self::writer::Writer;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Outgoing};
@@ -41,6 +42,7 @@ use crate::mailbox::operation::Answer;
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::{Clock, SystemClock};
+use crate::runtime::open_stores::OpenStores;
 
 /// Mailboxes in one file. `sqlite://path/to/file.db/mailbox` opens one of them.
 ///
@@ -73,16 +75,10 @@ impl Drop for Inner {
     }
 }
 
-type Opened = HashMap<(Identity, SqliteConfig), Weak<Inner>>;
-
 /// The open files: two opens of one file share its connection and its thread.
-static OPENED: LazyLock<Mutex<Opened>> = LazyLock::new(Mutex::default);
+static OPEN: LazyLock<OpenStores<(Identity, SqliteConfig), Inner>> = LazyLock::new(OpenStores::default);
 
-fn opened() -> MutexGuard<'static, Opened> {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Tells files apart, whatever they are called. A file that was deleted and made again is another one.
+/// Identifies a file, whatever its path. A file that was deleted and created again is another file.
 #[cfg(unix)]
 type Identity = (u64, u64);
 
@@ -101,8 +97,8 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 impl SqliteBackend {
-    /// Opens a file, and makes it if there is none: with the permissions 0600, so only its owner can read and write it.
-    /// What is sent is on the disk when `send` returns.
+    /// Opens a file, and creates it if it does not exist, with the permissions 0600: only its owner can read and write it.
+    /// A message is on the disk when `send` returns.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
@@ -110,37 +106,28 @@ impl SqliteBackend {
         Self::open_with(path, SqliteConfig::default())
     }
 
-    /// Opens a file with a configuration, or with another durability.
+    /// Opens a file with a configuration.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
     pub fn open_with(path: impl AsRef<Path>, config: impl Into<SqliteConfig>) -> Result<Self, Error> {
         let (path, config) = (path.as_ref(), config.into());
-        let is_open = |inner: &Arc<Inner>| !inner.writer.is_closed();
-        let known = identity(path).and_then(|file| opened().get(&(file, config))?.upgrade()).filter(is_open);
-        if let Some(inner) = known {
+        let is_usable = |inner: &Inner| !inner.writer.is_closed();
+        let known = identity(path).and_then(|file| OPEN.get(&(file, config)));
+        if let Some(inner) = known.filter(|inner| is_usable(inner)) {
             return Ok(SqliteBackend { inner });
         }
-        // It may have to wait for a lock: other files are opened meanwhile, and maybe this one, by another thread.
+        // Without the lock of the registry, since this may wait for a lock of the file.
         let connection = file::open(path, config)?;
         let start = || Inner::start(path, connection, config, SystemClock::shared());
-        let Some(file) = identity(path) else { return Ok(SqliteBackend { inner: start()? }) };
-        let key = (file, config);
-        let mut opened = opened();
-        opened.retain(|_, inner| inner.strong_count() > 0);
-        let known = opened.get(&key).and_then(Weak::upgrade).filter(is_open);
-        let inner = match known {
-            Some(inner) => inner,
-            None => {
-                let inner = start()?;
-                opened.insert(key, Arc::downgrade(&inner));
-                inner
-            }
+        let inner = match identity(path) {
+            Some(file) => OPEN.get_or_open((file, config), is_usable, start)?,
+            None => start()?,
         };
         Ok(SqliteBackend { inner })
     }
 
-    /// Opens a file with a clock that a test moves. It shares nothing with other opens of the file.
+    /// Opens a file with a clock that a test moves. Other opens of the file do not share its connection.
     ///
     /// # Errors
     /// [`Error::Connection`] if it cannot be used, with the reason.
@@ -208,7 +195,7 @@ impl Backend for SqliteBackend {
     }
 }
 
-/// Stores a message within a transaction of the caller's. Waiters notice it when that is committed.
+/// Stores a message within a transaction of the caller. Waiters notice the message after the commit.
 pub(crate) fn send_within(
     connection: &rusqlite::Connection,
     clock: Arc<dyn Clock>,
@@ -217,7 +204,7 @@ pub(crate) fn send_within(
     message: &Outgoing,
 ) -> Result<MessageId, Error> {
     if connection.is_autocommit() {
-        // Each statement would be a transaction of its own, and the counts of the mailbox would go wrong.
+        // Each statement would be a transaction of its own, and the counts of the mailbox would become wrong.
         return Err(Error::invalid(
             "connection",
             "without a transaction",
@@ -225,8 +212,8 @@ pub(crate) fn send_within(
         ));
     }
     let store = || {
-        // Changes nothing, but takes the lock for writing: SQLite waits for it only before the first read.
-        connection.prepare_cached("UPDATE meta SET value = value WHERE key = ''")?.execute([])?;
+        // Changes nothing, and takes the write lock, for which SQLite waits only before the first read.
+        connection.execute_cached("UPDATE meta SET value = value WHERE key = ''", [])?;
         let mut transaction = Transaction::start(connection, FileClock::new(clock).now(), RowCache::default())?;
         let outcome = transaction.with_new_mailbox(name, settings, |mailbox| mailbox.send(message))?;
         transaction.finish()?;

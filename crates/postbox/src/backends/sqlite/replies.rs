@@ -4,18 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::params;
 
 use super::Inner;
 use super::clock::milliseconds;
 use super::mailbox_row::millis;
 use super::mailbox_state::moment;
-use super::transaction::Transaction;
+use super::statements::Statements as _;
+use super::transaction::{Event, Transaction};
 use crate::error::Error;
 use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::Answer;
 use crate::reply::store::{ReplyEntry, ReplyState, ReplyStore, ReplyValue, Resolved};
-use crate::runtime::waiters::{Waits, look_until};
+use crate::runtime::waiters::Attempt;
 
 /// How long an expired entry is kept, so that it can be told from one that never was, in milliseconds.
 const GRACE: i64 = 60_000;
@@ -36,12 +37,10 @@ impl fmt::Debug for SqliteReplyStore {
 
 /// The entry, with its state at the transaction's moment.
 fn read(transaction: &Transaction<'_>, id: &ReplyId) -> rusqlite::Result<Option<ReplyEntry>> {
-    transaction
-        .connection()
-        .prepare_cached(
-            "SELECT state, value, content_type, created_at, expires_at, resolved_at FROM reply WHERE id = ?1",
-        )?
-        .query_row([id.to_string()], |row| {
+    transaction.connection().query_first(
+        "SELECT state, value, content_type, created_at, expires_at, resolved_at FROM reply WHERE id = ?1",
+        [id.to_string()],
+        |row| {
             let (state, expires_at): (i64, i64) = (row.get(0)?, row.get(4)?);
             let state = match state {
                 _ if expires_at <= transaction.now() => ReplyState::Expired,
@@ -63,14 +62,14 @@ fn read(transaction: &Transaction<'_>, id: &ReplyId) -> rusqlite::Result<Option<
                 expires_at: moment(expires_at).into(),
                 resolved_at: row.get::<_, Option<i64>>(5)?.map(|at| moment(at).into()),
             })
-        })
-        .optional()
+        },
+    )
 }
 
 fn delete(transaction: &mut Transaction<'_>, id: &ReplyId) -> rusqlite::Result<bool> {
     transaction.note_time()?;
     transaction.wake_reply(id);
-    Ok(transaction.connection().prepare_cached("DELETE FROM reply WHERE id = ?1")?.execute([id.to_string()])? > 0)
+    Ok(transaction.connection().execute_cached("DELETE FROM reply WHERE id = ?1", [id.to_string()])? > 0)
 }
 
 impl ReplyStore for SqliteReplyStore {
@@ -78,15 +77,9 @@ impl ReplyStore for SqliteReplyStore {
         let ttl = millis(ttl);
         self.inner.writer.submit(move |transaction| {
             // Each new entry removes up to two old ones, so that the file does not grow without end.
-            transaction.connection()
-                .prepare_cached(
-                    "DELETE FROM reply WHERE id IN (SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT 2)",
-                )?
-                .execute([transaction.now() - GRACE])?;
+            transaction.connection().execute_cached("DELETE FROM reply WHERE id IN (SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT 2)", [transaction.now() - GRACE])?;
             let made = transaction
-                .connection()
-                .prepare_cached("INSERT OR IGNORE INTO reply (id, state, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![id.to_string(), PENDING, transaction.now(), transaction.now().saturating_add(ttl)])?;
+                .connection().execute_cached("INSERT OR IGNORE INTO reply (id, state, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)", params![id.to_string(), PENDING, transaction.now(), transaction.now().saturating_add(ttl)])?;
             transaction.note_time()?;
             Ok(made > 0)
         })
@@ -97,18 +90,10 @@ impl ReplyStore for SqliteReplyStore {
             Some(ReplyEntry { state: ReplyState::Pending, .. }) => {
                 transaction.note_time()?;
                 transaction.wake_reply(&id);
-                transaction
-                    .connection()
-                    .prepare_cached(
-                        "UPDATE reply SET state = ?2, value = ?3, content_type = ?4, resolved_at = ?5 WHERE id = ?1",
-                    )?
-                    .execute(params![
-                        id.to_string(),
-                        RESOLVED,
-                        &value.body[..],
-                        value.content_type.as_str(),
-                        transaction.now()
-                    ])?;
+                transaction.connection().execute_cached(
+                    "UPDATE reply SET state = ?2, value = ?3, content_type = ?4, resolved_at = ?5 WHERE id = ?1",
+                    params![id.to_string(), RESOLVED, &value.body[..], value.content_type.as_str(), transaction.now()],
+                )?;
                 Ok(Resolved::Stored)
             }
             entry => Ok(Resolved::Refused(entry.map(|entry| entry.state))),
@@ -122,8 +107,7 @@ impl ReplyStore for SqliteReplyStore {
                 transaction.wake_reply(&id);
                 transaction
                     .connection()
-                    .prepare_cached("UPDATE reply SET state = ?2 WHERE id = ?1")?
-                    .execute(params![id.to_string(), CANCELLED])?;
+                    .execute_cached("UPDATE reply SET state = ?2 WHERE id = ?1", params![id.to_string(), CANCELLED])?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -150,12 +134,12 @@ impl ReplyStore for SqliteReplyStore {
 
     fn scan_expired(&self, limit: usize) -> Answer<Result<Vec<ReplyId>, Error>> {
         self.inner.writer.submit(move |transaction| {
-            let mut statement = transaction
-                .connection()
-                .prepare_cached("SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let rows = statement.query_map([transaction.now(), limit], |row| row.get::<_, String>(0))?;
-            rows.map(|id| Ok(ReplyId::from(id?))).collect()
+            transaction.connection().query_all(
+                "SELECT id FROM reply WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2",
+                [transaction.now(), limit],
+                |row| Ok(ReplyId::from(row.get::<_, String>(0)?)),
+            )
         })
     }
 
@@ -179,21 +163,18 @@ impl ReplyStore for SqliteReplyStore {
     fn settled(&self, id: ReplyId, wait: Duration) -> Answer<Result<bool, Error>> {
         let inner = Arc::clone(&self.inner);
         Answer::from_future(async move {
-            let waits = Waits::begin(Arc::clone(&inner.writer), |writer| &writer.replies, id.clone());
-            let look = || {
+            let waiter = inner.writer.add_waiter(Event::Reply(id.clone()));
+            let attempt = || {
                 let (id, clock) = (id.clone(), Arc::clone(&inner.clock));
                 let due = inner.writer.submit(move |transaction| {
                     let entry = read(transaction, &id)?.filter(|entry| entry.state == ReplyState::Pending);
                     Ok(entry.map(|entry| transaction.alarm(milliseconds(entry.expires_at))))
                 });
                 due.map(move |due| {
-                    Ok(match due? {
-                        Some(due) => (vec![], Some(clock.now().until(due))),
-                        None => (vec![()], None),
-                    })
+                    Ok(due?.map_or(Attempt::Taken(()), |due| Attempt::Empty(Some(clock.now().until(due)))))
                 })
             };
-            Ok(!look_until(waits.hub(), &inner.clock, wait, look).await?.is_empty())
+            Ok(waiter.long_poll(&inner.clock, wait, attempt).await?.is_some())
         })
     }
 }

@@ -1,4 +1,4 @@
-//! One transaction: its moment, and the mailboxes that it touches.
+//! One transaction: its time, and the rows of its mailboxes.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,23 @@ use rusqlite::{Connection, Result};
 use super::clock::{Now, is_behind, restart_deadlines};
 use super::mailbox_row::{MailboxRow, RowCache};
 use super::mailbox_state::{MailboxState, remove_messages};
+use super::statements::Statements as _;
 use crate::backend::MailboxSettings;
 use crate::mailbox::id::ReplyId;
 use crate::resolver::address::MailboxName;
 use crate::runtime::clock::Moment;
 
-/// The waiters that a commit wakes.
-#[derive(Default)]
-pub(super) struct Wakeups {
-    /// Mailboxes in which a message is deliverable, or will be at a new moment, and how many of their waiters look.
-    pub(super) mailboxes: Vec<(MailboxName, u64)>,
-    /// Replies that were resolved, cancelled or deleted.
-    pub(super) replies: Vec<ReplyId>,
+/// What a waiter waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Event {
+    /// A message of the mailbox is deliverable, or will be at a new moment.
+    Message(MailboxName),
+    /// The reply is resolved, cancelled or deleted.
+    Reply(ReplyId),
 }
+
+/// The events of a transaction, each with the most waiters that its commit wakes.
+pub(super) type Wakeups = Vec<(Event, u64)>;
 
 /// How often, in milliseconds, the present moment is written to the file.
 const HIGH_WATER_INTERVAL: i64 = 1_000;
@@ -29,24 +33,23 @@ pub(super) struct Transaction<'a> {
     clock: Now,
     cache: RowCache,
     rows: HashMap<MailboxName, MailboxRow>,
-    settled_replies: Vec<ReplyId>,
+    wakeups: Wakeups,
 }
 
 impl<'a> Transaction<'a> {
-    /// Starts work in a transaction that SQLite has begun.
+    /// Starts in a transaction that SQLite has begun.
     pub(super) fn start(connection: &'a Connection, clock: Now, cache: RowCache) -> Result<Self> {
         let mut cache = cache.refreshed(connection)?;
         if is_behind(clock.millis, cache.high_water) {
             restart_deadlines(connection, clock.millis)?;
             cache = RowCache::default().refreshed(connection)?;
         }
-        Ok(Transaction { connection, clock, cache, rows: HashMap::new(), settled_replies: Vec::new() })
+        Ok(Transaction { connection, clock, cache, rows: HashMap::new(), wakeups: Vec::new() })
     }
 
     /// Writes the changed rows. Returns the waiters to wake after the commit, and the cache for the next transaction.
     /// A transaction that changed nothing writes nothing.
     pub(super) fn finish(mut self) -> Result<(Wakeups, RowCache)> {
-        let mut mailboxes = Vec::new();
         let mut is_changed = false;
         for (name, mut row) in std::mem::take(&mut self.rows) {
             if std::mem::take(&mut row.is_changed) {
@@ -55,14 +58,14 @@ impl<'a> Transaction<'a> {
             }
             match std::mem::take(&mut row.wakeups) {
                 0 => {}
-                waiters => mailboxes.push((name.clone(), waiters)),
+                waiters => self.wakeups.push((Event::Message(name.clone()), waiters)),
             }
             self.cache.put(name, row);
         }
         if is_changed {
             self.note_time()?;
         }
-        Ok((Wakeups { mailboxes, replies: self.settled_replies }, self.cache))
+        Ok((self.wakeups, self.cache))
     }
 
     pub(super) fn connection(&self) -> &'a Connection {
@@ -81,21 +84,19 @@ impl<'a> Transaction<'a> {
 
     /// Wakes the waiters for a reply after the commit.
     pub(super) fn wake_reply(&mut self, id: &ReplyId) {
-        self.settled_replies.push(id.clone());
+        self.wakeups.push((Event::Reply(id.clone()), u64::MAX));
     }
 
-    /// Notes in the file that this moment was seen. Every change calls it; it writes once a second.
+    /// Writes the time to the file, at most once a second. Every change calls it.
     pub(super) fn note_time(&mut self) -> Result<()> {
         if self.now() >= self.cache.high_water.saturating_add(HIGH_WATER_INTERVAL) {
             self.cache.high_water = self.now();
-            self.connection
-                .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'")?
-                .execute([self.now()])?;
+            self.connection.execute_cached("UPDATE meta SET value = ?1 WHERE key = 'high_water'", [self.now()])?;
         }
         Ok(())
     }
 
-    /// Does something to a mailbox, after what is due in it. `None` if there is no such mailbox.
+    /// Runs an operation on a mailbox, after the transitions that are due. `None` if the mailbox does not exist.
     pub(super) fn with_mailbox<T>(
         &mut self,
         name: &MailboxName,
@@ -107,7 +108,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The same, and makes the mailbox with these settings if there is none.
+    /// The same. Creates the mailbox with these settings if it does not exist.
     pub(super) fn with_new_mailbox<T>(
         &mut self,
         name: &MailboxName,
@@ -139,7 +140,7 @@ impl<'a> Transaction<'a> {
         result
     }
 
-    /// Takes the row of a mailbox out of the transaction. A mailbox that is idle is removed, and is not there.
+    /// Takes the row of a mailbox out of the transaction. A mailbox that is idle is deleted, and does not exist then.
     fn take_row(&mut self, name: &MailboxName) -> Result<Option<MailboxRow>> {
         if let Some(row) = self.rows.remove(name) {
             return Ok(Some(row));
@@ -169,20 +170,18 @@ impl<'a> Transaction<'a> {
             "DELETE FROM deduplication WHERE mailbox = ?1",
             "DELETE FROM mailbox WHERE id = ?1",
         ] {
-            self.connection.prepare_cached(statement)?.execute([mailbox])?;
+            self.connection.execute_cached(statement, [mailbox])?;
         }
         self.note_time()
     }
 
     /// Removes up to 16 idle mailboxes, except those that this transaction uses.
     fn remove_idle_mailboxes(&mut self) -> Result<()> {
-        let idle: Vec<i64> = self
-            .connection
-            .prepare_cached(
-                "SELECT id FROM mailbox WHERE idle_at IS NOT NULL AND idle_at <= ?1 ORDER BY idle_at LIMIT 16",
-            )?
-            .query_map([self.now()], |found| found.get(0))?
-            .collect::<Result<_>>()?;
+        let idle: Vec<i64> = self.connection.query_all(
+            "SELECT id FROM mailbox WHERE idle_at IS NOT NULL AND idle_at <= ?1 ORDER BY idle_at LIMIT 16",
+            [self.now()],
+            |found| found.get(0),
+        )?;
         let in_use: Vec<i64> = self.rows.values().map(|row| row.id).collect();
         idle.into_iter().filter(|id| !in_use.contains(id)).try_for_each(|id| self.remove_mailbox(id))
     }
@@ -190,8 +189,7 @@ impl<'a> Transaction<'a> {
     /// The prefixes and names of all mailboxes.
     pub(super) fn list(&mut self) -> Result<Vec<(String, String)>> {
         self.remove_idle_mailboxes()?;
-        let mut statement = self.connection.prepare_cached("SELECT prefix, name FROM mailbox ORDER BY prefix, name")?;
-        let rows = statement.query_map([], |found| Ok((found.get(0)?, found.get(1)?)))?;
-        rows.collect()
+        let names = "SELECT prefix, name FROM mailbox ORDER BY prefix, name";
+        self.connection.query_all(names, [], |found| Ok((found.get(0)?, found.get(1)?)))
     }
 }

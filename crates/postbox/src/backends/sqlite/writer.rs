@@ -1,10 +1,10 @@
-//! The one connection to a file, and its thread. Operations that are submitted at the same time share a transaction, and so
-//! one wait for the disk.
+//! The writer of a file: its connection and its thread. Operations that are submitted at the same time share a
+//! transaction, and so one wait for the disk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,12 @@ use super::clock::FileClock;
 use super::error::{from_sqlite, is_busy};
 use super::file::LockWait;
 use super::mailbox_row::RowCache;
-use super::transaction::{Transaction, Wakeups};
+use super::statements::Statements as _;
+use super::transaction::{Event, Transaction, Wakeups};
 use crate::error::Error;
-use crate::mailbox::id::ReplyId;
 use crate::mailbox::operation::{Answer, thread_waits};
-use crate::resolver::address::MailboxName;
-use crate::runtime::waiters::{Hubs, Watched};
-use crate::runtime::{oneshot, wake_all};
+use crate::runtime::waiters::{Waiter, Waiters};
+use crate::runtime::{lock, oneshot, wake_all};
 
 /// How often the file is checked for changes by other processes, while a caller waits for a message or a reply.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -31,12 +30,11 @@ const MAX_BATCH: usize = 512;
 
 /// An operation that waits for its transaction.
 trait Operation: Send {
-    /// Does it. Called again if its transaction was rolled back because of another operation.
+    /// Runs the operation. Called again if the transaction was rolled back because of another operation.
     fn run(&mut self, transaction: &mut Transaction<'_>) -> rusqlite::Result<()>;
-    /// Hands out the result of a transaction that was committed, or the error of one that was not. Returns the waker of
-    /// the caller.
+    /// Sends the result after the commit, or the error of the transaction. Returns the waker of the caller.
     fn complete(self: Box<Self>, outcome: Result<(), Error>) -> Option<Waker>;
-    /// When it was submitted. Its wait for the file's lock began then.
+    /// When the operation was submitted. The wait for the file's lock is counted from then.
     fn submitted_at(&self) -> Instant;
 }
 
@@ -71,7 +69,7 @@ where
     }
 }
 
-/// The connection, its clock, and what the last transaction leaves to the next.
+/// The connection, its clock, and the row cache, which the last transaction leaves to the next.
 struct File {
     connection: Connection,
     clock: FileClock,
@@ -85,18 +83,16 @@ enum Failure {
     Panic,
 }
 
-/// What callers and the writer's thread share.
+/// The state that callers and the writer's thread share.
 pub(super) struct Writer {
     operations: UnboundedMailbox<Box<dyn Operation>>,
-    /// How many operations were enqueued and are not done. A blocking caller does not overtake them.
+    /// The number of enqueued operations that are not done. A blocking caller does not overtake them.
     enqueued: AtomicUsize,
     file: Mutex<File>,
     /// Whether the last transaction had more than one operation.
     is_shared: AtomicBool,
-    pub(super) mailboxes: Hubs<MailboxName>,
-    pub(super) replies: Hubs<ReplyId>,
-    /// How many callers wait for messages or replies.
-    waiting: AtomicUsize,
+    /// The callers that wait for messages or replies.
+    waiters: Arc<Waiters<Event>>,
     path: PathBuf,
     busy_timeout: Duration,
 }
@@ -114,13 +110,11 @@ impl Writer {
             enqueued: AtomicUsize::new(0),
             file: Mutex::new(File { connection, clock, cache: RowCache::default() }),
             is_shared: AtomicBool::new(false),
-            mailboxes: Hubs::default(),
-            replies: Hubs::default(),
-            waiting: AtomicUsize::new(0),
+            waiters: Arc::default(),
             path,
             busy_timeout,
         });
-        /// Fails what is left when the thread ends, however it ends.
+        /// Dropped when the thread ends, also by a panic. Fails the operations that are left.
         struct Ending(Arc<Writer>);
         impl Drop for Ending {
             fn drop(&mut self) {
@@ -128,9 +122,8 @@ impl Writer {
                 while let Some(operation) = self.0.operations.dequeue() {
                     drop(operation);
                 }
-                // Receives that wait look once more, and fail.
-                self.0.mailboxes.wake_all();
-                self.0.replies.wake_all();
+                // Their next attempts fail.
+                self.0.waiters.wake_all();
             }
         }
         let ending = Ending(Arc::clone(&writer));
@@ -153,29 +146,21 @@ impl Writer {
         self.operations.is_closed()
     }
 
-    /// Does something in a transaction. It is on the disk when the answer is ready.
+    /// Runs an operation in a transaction. Its changes are on the disk when the answer is ready.
     pub(super) fn submit<T: Send + 'static>(
         &self,
         act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<Result<T, Error>> {
-        self.run_or_enqueue(act, None)
+        self.submit_or(act, None)
     }
 
-    /// The same; `undelivered` gets the result if the caller has stopped waiting for it.
+    /// The same. `undelivered` gets the result if the caller has stopped waiting for it.
     pub(super) fn submit_or<T: Send + 'static>(
-        &self,
-        act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-        undelivered: impl FnOnce(T) + Send + 'static,
-    ) -> Answer<Result<T, Error>> {
-        self.run_or_enqueue(act, Some(Box::new(undelivered)))
-    }
-
-    fn run_or_enqueue<T: Send + 'static>(
         &self,
         mut act: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         undelivered: Option<oneshot::Undelivered<T>>,
     ) -> Answer<Result<T, Error>> {
-        // A blocking caller without company does its own work: that saves two changes of threads.
+        // A lone blocking caller runs its operation on its own thread, which saves two thread switches.
         if thread_waits()
             && !self.is_shared.load(Ordering::Relaxed)
             && self.enqueued.load(Ordering::Acquire) == 0
@@ -210,7 +195,7 @@ impl Writer {
     }
 
     fn lock(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.file)
     }
 
     #[cfg(all(test, feature = "conformance"))]
@@ -220,14 +205,16 @@ impl Writer {
 
     /// A number that changes when another connection has changed the file.
     fn data_version(&self) -> i64 {
-        self.lock().connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
+        let file = self.lock();
+        let version = file.connection.query_first("PRAGMA data_version", [], |row| row.get(0));
+        version.ok().flatten().unwrap_or(-1)
     }
 
     fn run(&self) {
         let (mut seen_version, mut checked_at) = (self.data_version(), Instant::now());
         let mut last_batch = 0;
         loop {
-            let is_watched = self.waiting.load(Ordering::SeqCst) > 0;
+            let is_watched = !self.waiters.is_empty();
             let next = match is_watched {
                 true => self.operations.recv_timeout(WATCH_INTERVAL),
                 false => self.operations.recv_blocking(),
@@ -248,15 +235,14 @@ impl Writer {
                 checked_at = Instant::now();
                 let version = self.data_version();
                 if version != std::mem::replace(&mut seen_version, version) {
-                    self.mailboxes.wake_all();
-                    self.replies.wake_all();
+                    self.waiters.wake_all();
                 }
             }
         }
     }
 
-    /// Adds the operations that wait to a batch. If the last batch was larger, its callers have just been answered: the
-    /// thread yields to them, as long as that brings more operations, so that the next batch is as large again.
+    /// Adds the enqueued operations to a batch. If the last batch was larger, its callers have just been answered, so the
+    /// thread yields as long as that brings more operations. The next batch is then as large as the last.
     fn gather(&self, batch: &mut Vec<Box<dyn Operation>>, last_batch: usize) {
         let mut before = 0;
         loop {
@@ -281,7 +267,8 @@ impl Writer {
                 self.wake(wakeups);
                 wake_all(batch.into_iter().filter_map(|operation| operation.complete(Ok(()))));
             }
-            // One operation may have failed all of them: each is done by itself. A busy file is busy for each.
+            // One operation may have made the others fail, so each runs in a transaction of its own. If the file is
+            // locked, all would fail again.
             Err(failure) if batch.len() > 1 && !failure.is_busy() => {
                 for operation in batch {
                     self.commit(self.lock(), vec![operation]);
@@ -308,26 +295,19 @@ impl Writer {
 
     /// Wakes the waiters that a commit concerns.
     fn wake(&self, wakeups: Wakeups) {
-        for (name, waiters) in wakeups.mailboxes {
-            self.mailboxes.wake(&name, waiters);
-        }
-        for reply in wakeups.replies {
-            self.replies.wake(&reply, u64::MAX);
+        for (event, waiters) in wakeups {
+            self.waiters.wake(&event, waiters);
         }
     }
-}
 
-impl Watched for Writer {
-    /// The thread checks the file for changes by other processes from now on.
-    fn begin_waiting(self: &Arc<Self>) {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+    /// Adds a waiter for an event. The thread checks the file for changes by other processes from now on.
+    pub(super) fn add_waiter(&self, event: Event) -> Waiter<Event> {
+        let (waiter, is_first) = self.waiters.add(event);
+        if is_first {
             // The thread may sleep without a limit: an empty operation wakes it.
             drop(self.enqueue(|_| Ok(()), None));
         }
-    }
-
-    fn end_waiting(&self) {
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        waiter
     }
 }
 
@@ -338,27 +318,27 @@ impl Failure {
 }
 
 impl File {
-    /// Does something in one transaction, and returns the waiters to wake. Waits for the file's lock until `deadline`.
+    /// Runs operations in one transaction, and returns the waiters to wake. Waits for the file's lock until `deadline`.
     fn transaction<T>(
         &mut self,
         deadline: Instant,
         act: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<(T, Wakeups), Failure> {
         let File { connection, clock, cache } = self;
-        let begin = || connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]);
+        let begin = || connection.execute_cached("BEGIN IMMEDIATE", []);
         let mut lock = LockWait::until(deadline);
         while let Err(error) = begin() {
             if !lock.wait(&error) {
                 return Err(Failure::Sqlite(error));
             }
         }
-        // If the transaction fails, what is cached may not be in the file.
+        // If the transaction fails, the cache may not match the file.
         let old_cache = std::mem::take(cache);
         let work = || {
             let mut transaction = Transaction::start(connection, clock.now(), old_cache)?;
             let value = act(&mut transaction)?;
             let (wakeups, new_cache) = transaction.finish()?;
-            connection.prepare_cached("COMMIT")?.execute([])?;
+            connection.execute_cached("COMMIT", [])?;
             Ok((value, wakeups, new_cache))
         };
         let done = match catch_unwind(AssertUnwindSafe(work)) {
@@ -390,6 +370,7 @@ mod tests {
     use super::*;
     use crate::backend::{Backend as _, Outgoing, Receive};
     use crate::mailbox::codec::ContentType;
+    use crate::resolver::address::MailboxName;
 
     fn message() -> Outgoing {
         Outgoing::new("1".into(), ContentType::from("text/plain"))
@@ -437,14 +418,14 @@ mod tests {
             let request = Receive { max: 1, visibility: long, wait: long };
             postbox_core::wait_for(async { mailbox.receive(request).await })
         });
-        while backend.inner.writer.waiting.load(Ordering::SeqCst) == 0 {
+        while backend.inner.writer.waiters.is_empty() {
             std::thread::yield_now();
         }
         backend.inner.writer.close();
         assert!(matches!(waiting.join().unwrap(), Err(Error::Connection { .. })));
     }
 
-    /// A task of an executor that panics when it is woken.
+    /// A waker that panics.
     struct Panics;
 
     impl std::task::Wake for Panics {

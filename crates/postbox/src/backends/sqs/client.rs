@@ -10,11 +10,12 @@ use aws_sdk_sqs::types::{
     QueueAttributeName as Attribute,
 };
 
-use super::config::{ATTEMPT_TIMEOUT, OPERATION_TIMEOUT, SqsConfig};
-use super::error::AwsError;
+use super::config::SqsConfig;
 use super::message_format::{EncodedMessage, ReceivedMessage};
 use super::queue::MAX_BATCH;
 use super::{PURGE_COOLDOWN, queue_name};
+use crate::backends::aws::error::AwsError;
+use crate::backends::aws::{ATTEMPT_TIMEOUT, OPERATION_TIMEOUT};
 use crate::mailbox::id::{ReceiptHandle, new_uuid};
 use crate::runtime::clock::{Clock as _, SystemClock};
 

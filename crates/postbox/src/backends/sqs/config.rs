@@ -1,95 +1,23 @@
-//! What a URI says, and how the AWS SDK is configured. `dynamodb/` configures the SDK in the same way.
+//! The configuration of the backend, and what a URI says of it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
-
-use aws_config::{BehaviorVersion, ConfigLoader, Region, SdkConfig};
-use aws_sdk_sqs::config::timeout::TimeoutConfig;
-use aws_sdk_sqs::config::{RuntimeComponents, SharedHttpClient};
-use aws_smithy_http_client::proxy::ProxyConfig;
-use aws_smithy_http_client::tls::Provider;
-use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
-use aws_smithy_http_client::{Builder, Connector};
+use std::sync::{Arc, LazyLock};
 
 use super::send::{FIFO_ID_RULE, is_fifo_id};
 use super::{Inner, SqsBackend};
+use crate::backends::aws::{AwsOptions, check_endpoint, is_region, parse_bool};
 use crate::backends::dynamodb::DynamoDbReplyStore;
-use crate::backends::lock;
 use crate::error::Error;
 use crate::mailbox::operation::Answer;
 use crate::resolver::address::{Uri, decoded, without_secrets};
 use crate::runtime::io_thread;
+use crate::runtime::open_stores::OpenStores;
 
 /// The options of a URI that concern the backend, not one mailbox.
 pub(crate) const OPTIONS: &[&str] =
     &["endpoint", "create", "gather", "group", "profile", "replies", "replies_endpoint"];
 
-/// The timeout of one attempt of a request.
-pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The timeout of a request with all its attempts.
-pub(super) const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// The open backends by region and options. Two opens of the same URI share one.
-static OPEN_BACKENDS: Mutex<Option<HashMap<String, Weak<Inner>>>> = Mutex::new(None);
-
-/// The SDK's own configuration (environment, profile and machine), with timeouts for each request
-/// and its attempts. HTTP uses the proxies that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
-///
-/// ```no_run
-/// # async fn example() {
-/// let config = postbox::aws::defaults().profile_name("staging").load().await;
-/// let client = postbox::aws::sqs::Client::new(&config);
-/// # }
-/// ```
-pub fn defaults() -> ConfigLoader {
-    let timeouts = TimeoutConfig::builder()
-        .connect_timeout(Duration::from_secs(3))
-        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
-        .operation_timeout(OPERATION_TIMEOUT)
-        .build();
-    aws_config::defaults(BehaviorVersion::latest()).http_client(http_client()).timeout_config(timeouts)
-}
-
-/// The SDK's HTTP client, with TLS by rustls and ring.
-fn http_client() -> SharedHttpClient {
-    Builder::new().build_with_connector_fn(|settings, components| {
-        let mut connector = Connector::builder().proxy_config(ProxyConfig::from_env());
-        connector.set_connector_settings(settings.cloned());
-        connector.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
-        connector.tls_provider(Provider::Rustls(CryptoMode::Ring)).build()
-    })
-}
-
-/// Loads the SDK's configuration. What the URI says overrides the environment and the profile.
-pub(crate) async fn load_sdk_config(region: &str, endpoint: Option<&str>, profile: Option<&str>) -> SdkConfig {
-    let mut loader = defaults();
-    if !region.is_empty() {
-        loader = loader.region(Region::new(region.to_string()));
-    }
-    if let Some(endpoint) = endpoint {
-        loader = loader.endpoint_url(endpoint);
-    }
-    if let Some(profile) = profile {
-        loader = loader.profile_name(profile);
-    }
-    loader.load().await
-}
-
-pub(crate) fn check_endpoint(value: &str) -> Result<(), Error> {
-    if value.starts_with("http://") || value.starts_with("https://") {
-        return Ok(());
-    }
-    Err(Error::invalid("endpoint", format!("{:?}", without_secrets(value)), "a URL like http://localhost:4566"))
-}
-
-pub(crate) fn is_region(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
-pub(crate) fn parse_bool(parameter: &'static str, value: &str) -> Result<bool, Error> {
-    value.parse().map_err(|_| Error::invalid(parameter, format!("{value:?}"), "true or false"))
-}
+static OPEN: LazyLock<OpenStores<String, Inner>> = LazyLock::new(OpenStores::default);
 
 /// What a URI or a builder says of all mailboxes of a backend.
 #[derive(Clone, Debug)]
@@ -120,8 +48,7 @@ impl SqsConfig {
 #[derive(Default)]
 struct UriOptions {
     config: SqsConfig,
-    endpoint: Option<String>,
-    profile: Option<String>,
+    aws: AwsOptions,
     replies: Option<String>,
     replies_endpoint: Option<String>,
 }
@@ -131,39 +58,38 @@ impl UriOptions {
         let mut options = Self::default();
         for (name, value) in &uri.options {
             match name.as_str() {
-                "endpoint" => options.endpoint = Some(value.clone()),
-                "create" => options.config.create_missing = parse_bool("create", value)?,
                 "gather" => options.config.gather = parse_bool("gather", value)?,
                 "group" => options.config.default_group = Some(value.clone()),
-                "profile" => options.profile = Some(value.clone()),
                 "replies" => options.replies = Some(value.clone()),
-                "replies_endpoint" => options.replies_endpoint = Some(value.clone()),
-                _ => {}
+                "replies_endpoint" => {
+                    check_endpoint(value)?;
+                    options.replies_endpoint = Some(value.clone());
+                }
+                // All other names are options of the mailbox.
+                _ => _ = options.aws.parse(name, value)?,
             }
         }
-        options.endpoint.iter().chain(&options.replies_endpoint).try_for_each(|value| check_endpoint(value))?;
+        options.config.create_missing = options.aws.create;
         options.config.check()?;
         Ok(options)
     }
 
     async fn connect(self, region: &str) -> Result<SqsBackend, Error> {
-        let (endpoint, profile) = (self.endpoint.as_deref(), self.profile.as_deref());
-        let sdk_config = load_sdk_config(region, endpoint, profile).await;
-        let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&sdk_config));
-        builder.endpoint = endpoint.map(without_secrets);
-        if let Some(uri) = self.replies {
-            let endpoint = self.replies_endpoint.as_deref().or(endpoint);
-            let store = DynamoDbReplyStore::open_with(&uri, endpoint, profile, self.config.create_missing).await?;
-            builder = builder.replies(Arc::new(store));
+        let UriOptions { config, mut aws, replies, replies_endpoint } = self;
+        let mut builder = SqsBackend::builder(aws_sdk_sqs::Client::new(&aws.load(region).await));
+        builder.endpoint = aws.endpoint.as_deref().map(without_secrets);
+        builder.config = config;
+        if let Some(uri) = replies {
+            aws.endpoint = replies_endpoint.or(aws.endpoint);
+            builder = builder.replies(Arc::new(DynamoDbReplyStore::open_with(&uri, aws).await?));
         }
-        builder.config = self.config;
         Ok(builder.build())
     }
 }
 
 /// Opens the backend of a URI. `uri` no longer has the name of the mailbox.
 pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
-    let region = decoded(&uri.place);
+    let region = decoded(&uri.location);
     if !is_region(&region) {
         return Answer::ready(Err(Error::resolution(text, "that is no region; write sqs://eu-west-1/name")));
     }
@@ -173,19 +99,13 @@ pub(super) fn open(text: &str, uri: &Uri) -> Answer<Result<SqsBackend, Error>> {
     };
     let key: Vec<_> = uri.options.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())).collect();
     let key = format!("{region} {key:?}");
-    if let Some(inner) = lock(&OPEN_BACKENDS).as_ref().and_then(|open| open.get(&key)?.upgrade()) {
+    if let Some(inner) = OPEN.get(&key) {
         return Answer::ready(Ok(SqsBackend { inner }));
     }
     io_thread::ask(async move {
         let backend = options.connect(&region).await?;
-        let mut open = lock(&OPEN_BACKENDS);
-        let open = open.get_or_insert_default();
-        open.retain(|_, inner| inner.strong_count() > 0);
         // A concurrent open of the same URI may have finished first.
-        if let Some(inner) = open.get(&key).and_then(Weak::upgrade) {
-            return Ok(SqsBackend { inner });
-        }
-        open.insert(key, Arc::downgrade(&backend.inner));
-        Ok(backend)
+        let inner = OPEN.get_or_open(key, |_| true, || Ok::<_, Error>(backend.inner))?;
+        Ok(SqsBackend { inner })
     })
 }

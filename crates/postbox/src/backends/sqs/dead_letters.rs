@@ -7,16 +7,16 @@ use std::time::Duration;
 use aws_sdk_sqs::types::{MessageSystemAttributeName as SystemAttribute, QueueAttributeName as Attribute};
 
 use super::client::QueueInfo;
-use super::error::AwsError;
 use super::message_format::{DeadLetterRecord, EncodedMessage, MessageContent, ReceivedMessage, as_millis};
 use super::queue::{MAX_BATCH, Queue};
 use super::queue_name;
 use super::settle::SettleGuard;
 use crate::backend::{DeadLetter, Delivery, Receipt, Redrive};
-use crate::backends::lock;
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::id::{MessageId, ReceiptHandle};
 use crate::runtime::clock::{Clock as _, SystemClock};
+use crate::runtime::lock;
 
 /// The lease of dead letters that are listed or moved, in seconds.
 const LEASE_SECONDS: i32 = 60;

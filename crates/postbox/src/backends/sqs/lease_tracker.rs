@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 
 use super::message_format::ReceivedMessage;
 use crate::backend::Delivery;
-use crate::backends::lock;
 use crate::mailbox::id::ReceiptHandle;
 use crate::runtime::cancellation::unless;
 use crate::runtime::clock::{Sleep, SystemClock};
+use crate::runtime::lock;
 
 #[derive(Default)]
 pub(super) struct LeaseTracker {

@@ -12,8 +12,8 @@ use super::lease_tracker::add_duration;
 use super::message_format::whole_seconds;
 use super::queue::MAX_BATCH;
 use crate::backend::{Delivery, Receive};
-use crate::backends::lock;
 use crate::error::Error;
+use crate::runtime::lock;
 use crate::runtime::oneshot;
 
 /// The most concurrent long polls while they return messages. An empty response reduces them to one.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::queue::Queue;
-use crate::backend::{
-    Batch, ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility,
-};
+use crate::backend::{ByteMailbox, Counts, DeadLetter, Delivery, Outgoing, Receipt, Receive, Redrive, Visibility};
 use crate::error::Error;
 use crate::mailbox::id::MessageId;
 use crate::mailbox::operation::Answer;
@@ -25,10 +23,10 @@ impl fmt::Debug for SqsMailbox {
 }
 
 /// Waits for the results of a batch.
-fn join<T: Send + 'static>(mut answers: Vec<Answer<T>>) -> Answer<Batch<T>> {
+fn join<T: Send + 'static>(mut answers: Vec<Answer<T>>) -> Answer<Vec<T>> {
     match answers.len() {
-        1 => answers.pop().expect("the length is one").map(|answer| Batch::from_buf([answer])),
-        _ => Answer::from_future(async move { join_all(answers).await.into() }),
+        1 => answers.pop().expect("the length is one").map(|answer| vec![answer]),
+        _ => Answer::from_future(async move { join_all(answers).await }),
     }
 }
 
@@ -51,7 +49,7 @@ impl SqsMailbox {
 }
 
 impl ByteMailbox for SqsMailbox {
-    fn send(&self, messages: Batch<Outgoing>) -> Answer<Batch<Result<MessageId, Error>>> {
+    fn send(&self, messages: Vec<Outgoing>) -> Answer<Vec<Result<MessageId, Error>>> {
         // SQS does not tell a duplicate from the first message. The reply to a duplicate would never
         // come.
         let is_deduplicated_request = |message: &Outgoing| {
@@ -70,15 +68,15 @@ impl ByteMailbox for SqsMailbox {
         self.queue.receive(request)
     }
 
-    fn acknowledge(&self, receipts: Batch<Receipt>) -> Answer<Batch<Result<(), Error>>> {
+    fn acknowledge(&self, receipts: Vec<Receipt>) -> Answer<Vec<Result<(), Error>>> {
         join(self.queue.acknowledge(receipts))
     }
 
-    fn set_visibility(&self, changes: Batch<(Receipt, Visibility)>) -> Answer<Batch<Result<(), Error>>> {
+    fn set_visibility(&self, changes: Vec<(Receipt, Visibility)>) -> Answer<Vec<Result<(), Error>>> {
         join(self.queue.set_visibility(changes))
     }
 
-    fn dead_letter(&self, entries: Batch<(Receipt, String)>) -> Answer<Batch<Result<(), Error>>> {
+    fn dead_letter(&self, entries: Vec<(Receipt, String)>) -> Answer<Vec<Result<(), Error>>> {
         let entries = entries
             .into_iter()
             .map(|(receipt, reason)| self.run(|queue| async move { queue.dead_letter(receipt, reason).await }));

@@ -4,9 +4,8 @@
 //! wait share long polls. `docs/aws.md` says what is stored and what is promised.
 
 mod client;
-pub(crate) mod config;
+mod config;
 mod dead_letters;
-pub(crate) mod error;
 mod lease_tracker;
 mod long_poll;
 mod mailbox;
@@ -19,7 +18,7 @@ mod settle;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_sqs::Client;
@@ -28,18 +27,17 @@ use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use self::client::{MAX_MESSAGE_SIZE, SqsClient};
 pub(crate) use self::config::OPTIONS;
 use self::config::SqsConfig;
-pub use self::config::defaults;
-use self::error::AwsError;
 use self::mailbox::SqsMailbox;
 use self::message_format::whole_seconds;
 use self::queue::Queue;
-use super::lock;
 use crate::backend::{Backend, ByteMailbox, Limits, MailboxSettings, Ordering};
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::operation::{Answer, Call};
 use crate::reply::store::ReplyStore;
 use crate::resolver::address::{MailboxName, Uri, without_secrets};
 use crate::runtime::io_thread;
+use crate::runtime::open_stores::OpenStores;
 
 const KIND: &str = "sqs";
 /// SQS refuses a second purge of a queue within this time.
@@ -73,7 +71,7 @@ struct Inner {
     client: Arc<SqsClient>,
     queue_urls: HashMap<MailboxName, String>,
     /// The queues in use. All handles of a mailbox share one.
-    queues: Mutex<HashMap<MailboxName, Weak<Queue>>>,
+    queues: OpenStores<MailboxName, Queue>,
     replies: Option<Arc<dyn ReplyStore>>,
 }
 
@@ -133,7 +131,7 @@ impl SqsBuilder {
     /// Builds the backend. It sends no request yet.
     pub fn build(self) -> SqsBackend {
         let client = Arc::new(SqsClient::new(self.client, self.endpoint, self.config));
-        let inner = Inner { client, queue_urls: self.queue_urls, queues: Mutex::default(), replies: self.replies };
+        let inner = Inner { client, queue_urls: self.queue_urls, queues: OpenStores::default(), replies: self.replies };
         SqsBackend { inner: Arc::new(inner) }
     }
 }
@@ -249,17 +247,9 @@ impl SqsBackend {
     }
 
     fn queue(&self, name: &MailboxName) -> Result<Arc<Queue>, Error> {
-        let mut queues = lock(&self.inner.queues);
-        if let Some(queue) = queues.get(name).and_then(Weak::upgrade) {
-            return Ok(queue);
-        }
-        if queues.len() % 64 == 63 {
-            queues.retain(|_, queue| queue.strong_count() > 0);
-        }
         let url = self.inner.queue_urls.get(name).cloned();
-        let queue = Queue::new(Arc::clone(&self.inner.client), name.clone(), url)?;
-        queues.insert(name.clone(), Arc::downgrade(&queue));
-        Ok(queue)
+        let open = || Queue::new(Arc::clone(&self.inner.client), name.clone(), url);
+        self.inner.queues.get_or_open(name.clone(), |_| true, open)
     }
 }
 

@@ -9,20 +9,20 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::{BatchResultErrorEntry, QueueAttributeName as Attribute};
 
 use super::client::{QueueInfo, RedrivePolicy, SqsClient};
-use super::error::AwsError;
 use super::lease_tracker::LeaseTracker;
 use super::long_poll::LongPolls;
 use super::queue_name;
 use super::receive::PendingReceive;
 use super::send::PendingSend;
 use super::settle::PendingSettle;
-use crate::backends::lock;
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::receive::pause_after;
 use crate::resolver::address::{MailboxName, without_secrets};
 use crate::runtime::batcher::{BatchLimits, Batcher};
 use crate::runtime::clock::{Sleep, SystemClock};
 use crate::runtime::io_thread;
+use crate::runtime::lock;
 
 /// The size of a batch that every server accepts.
 pub(super) const SAFE_BATCH_BYTES: usize = 256 << 10;

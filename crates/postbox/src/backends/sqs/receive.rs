@@ -32,7 +32,7 @@ impl Entry for PendingReceive {
         self.max
     }
 
-    fn goes_with(&self, first: &Self) -> bool {
+    fn can_join(&self, first: &Self) -> bool {
         self.visibility == first.visibility
     }
 }

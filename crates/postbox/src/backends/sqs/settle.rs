@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use aws_sdk_sqs::types::{ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry};
 
-use super::error::AwsError;
 use super::lease_tracker::{BeginSettle, add_duration};
 use super::message_format::whole_seconds;
 use super::queue::{BatchRequest, BatchResponse, Queue};
 use crate::backend::{Receipt, Visibility};
+use crate::backends::aws::error::AwsError;
 use crate::error::Error;
 use crate::mailbox::id::ReceiptHandle;
 use crate::mailbox::operation::Answer;

@@ -1,4 +1,4 @@
-//! Operations whose callers drop them, do not poll them, or end their runtime; and users' own clients.
+//! Callers that drop operations, do not poll them or end their runtime, and users' own clients.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,7 +16,7 @@ use tokio::runtime::Builder;
 
 use super::{Begun, HOURS, LONG, Place, begin, end, moto, take_all, until};
 
-/// Polls it once.
+/// Polls an operation once.
 fn look<T>(begun: &mut Begun<T>) -> Option<T> {
     match begun.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
@@ -24,7 +24,7 @@ fn look<T>(begun: &mut Begun<T>) -> Option<T> {
     }
 }
 
-/// Polls it until its request is there.
+/// Polls an operation until its request has reached the proxy.
 fn ask<T>(place: &Place, begun: &mut Begun<T>, operation: &str) {
     until("its request", || {
         assert!(look(begun).is_none());
@@ -39,7 +39,7 @@ fn bodies(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
 }
 
 #[test]
-fn an_act_waits_for_another_no_longer_than_the_lease() {
+fn a_settle_waits_for_another_no_longer_than_its_lease() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -49,14 +49,14 @@ fn an_act_waits_for_another_no_longer_than_the_lease() {
     ask(&place, &mut idle, "DeleteMessage");
     let result = message.nack().blocking();
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
-    place.proxy.calm();
-    // It was done, but whether that was in time nobody knows who looks so late.
+    place.proxy.clear_faults();
+    // The server did it, but the caller polled too late to know whether the lease still held.
     let result = end([idle]).remove(0);
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
 
-/// Notes which threads make requests.
+/// An interceptor that records the threads that make requests.
 #[derive(Clone, Debug, Default)]
 struct Threads(Arc<Mutex<BTreeSet<String>>>);
 
@@ -108,9 +108,9 @@ fn interceptors_of_the_users_client_see_every_request() {
 
         let several = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         several.block_on(several.spawn(cycle(jobs.clone()))).unwrap();
-        // A runtime without I/O is enough.
+        // The caller's runtime needs no I/O.
         Builder::new_current_thread().build().unwrap().block_on(cycle(jobs.clone()));
-        // A blocking call within an async task.
+        // A blocking call within an async task works too.
         let waits = several.spawn({
             let jobs = jobs.clone();
             async move {
@@ -125,7 +125,7 @@ fn interceptors_of_the_users_client_see_every_request() {
 }
 
 #[test]
-fn what_a_dropped_caller_began_is_done_all_the_same() {
+fn operations_of_dropped_callers_are_completed() {
     let place = Place::moto();
     let jobs = place.jobs();
     for fate in [|| Fate::Stall, || Fate::StallReply] {
@@ -133,22 +133,22 @@ fn what_a_dropped_caller_began_is_done_all_the_same() {
         let mut sends = begin(jobs.send(&1));
         ask(&place, &mut sends, "SendMessage");
         drop(sends);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         place.proxy.reset_counts();
         let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
         place.first(1, "DeleteMessage", fate);
         let mut done = begin(message.acknowledge());
         ask(&place, &mut done, "DeleteMessage");
         drop(done);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         until("it is gone", || place.others().approximate_count().blocking().unwrap() == 0);
         place.proxy.reset_counts();
     }
 }
 
-/// The messages of a dropped receive go to another receiver, or back if there is none.
+/// The messages of a dropped receive go to another receiver, or are released if there is none.
 #[test]
-fn a_receive_that_is_dropped_strands_nothing() {
+fn a_dropped_receive_loses_no_message() {
     for has_other in [true, false] {
         let place = Place::moto();
         let jobs = place.jobs();
@@ -161,13 +161,13 @@ fn a_receive_that_is_dropped_strands_nothing() {
         drop(waits);
         let mailbox = if has_other { jobs } else { place.others() };
         let other = begin(mailbox.receive().visibility_timeout(HOURS).wait_time(LONG));
-        place.proxy.calm();
+        place.proxy.clear_faults();
         let got = end([other]).remove(0).unwrap();
         assert_eq!((got[0].body, got[0].delivery_count), (7, if has_other { 1 } else { 2 }));
     }
 }
 
-/// A lease is counted from when the answer came, not from when the caller polled.
+/// A lease starts when the response arrives, not when the caller polls.
 #[test]
 fn a_lease_begins_when_the_answer_comes() {
     let lease = Duration::from_secs(2);
@@ -179,11 +179,11 @@ fn a_lease_begins_when_the_answer_comes() {
     let mut waits = begin(jobs.receive().visibility_timeout(lease).wait_time(LONG));
     ask(&place, &mut waits, "ReceiveMessage");
     place.proxy.wait_until_held(1);
-    let (sender, told) = mpsc::channel();
-    let waker = Waker::from(Arc::new(Told(sender)));
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(WakeSender(sender)));
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    place.proxy.calm();
-    told.recv_timeout(LONG).unwrap();
+    place.proxy.clear_faults();
+    woken.recv_timeout(LONG).unwrap();
     let came = Instant::now();
     until("its lease has ended", || came.elapsed() > lease);
     let message = end([waits]).remove(0).unwrap().remove(0);
@@ -192,22 +192,22 @@ fn a_lease_begins_when_the_answer_comes() {
     assert_eq!(bodies(&place.others()), [1]);
 }
 
-struct Told(mpsc::Sender<()>);
+struct WakeSender(mpsc::Sender<()>);
 
-impl Wake for Told {
+impl Wake for WakeSender {
     fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
     }
 }
 
 #[test]
-fn a_runtime_that_ends_takes_nothing_with_it() {
+fn the_end_of_a_callers_runtime_loses_no_operation() {
     let place = Place::moto();
     let jobs = place.jobs();
     for fate in [|| Fate::Stall, || Fate::StallReply] {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         place.proxy.reset_counts();
-        // The long poll that they share may bring messages that these receivers do not take any more.
+        // The shared long poll may return messages for receivers that have ended.
         let waits = [(); 2].map(|()| {
             let waits = jobs.receive().visibility_timeout(Duration::from_secs(1)).wait_time(LONG);
             runtime.spawn(waits.into_future())
@@ -217,7 +217,7 @@ fn a_runtime_that_ends_takes_nothing_with_it() {
         let sends = runtime.spawn(jobs.send(&1).into_future());
         place.proxy.wait_until_held(1);
         runtime.shutdown_background();
-        place.proxy.calm();
+        place.proxy.clear_faults();
         jobs.send(&2).blocking().unwrap();
         let mut got = Vec::new();
         while !(got.contains(&1) && got.contains(&2)) {
@@ -226,7 +226,7 @@ fn a_runtime_that_ends_takes_nothing_with_it() {
             jobs.acknowledge_batch(&messages).blocking().unwrap().into_iter().for_each(|done| done.unwrap());
         }
         drop((sends, waits));
-        // One that was sent again because its connection was gone.
+        // A message may be there twice: its send was repeated because its connection had ended.
         take_all(&jobs);
     }
 }

@@ -1,4 +1,4 @@
-//! Dead letters: by the queue's own policy, by hand, and back.
+//! Dead letters: by the queue's redrive policy, by `dead_letter`, and redriving them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{HOURS, LONG, Place, answer, assert_passing, ministack, moto, shown, take_all};
 
-/// So many letters, in a group on a queue that has them.
+/// Makes `many` dead letters, in groups on a FIFO queue.
 fn dead(jobs: &Mailbox<u64, u64>, many: u64, group: impl Fn(u64) -> String) {
     for number in 0..many {
         let send = jobs.send(&number);
@@ -24,7 +24,7 @@ fn one_group(_: u64) -> String {
 }
 
 #[test]
-fn the_policy_of_the_queue_moves_what_nobody_finishes() {
+fn the_redrive_policy_moves_unfinished_messages() {
     for server in [moto(), ministack()] {
         for suffix in ["", ".fifo"] {
             let place = Place::new(server.clone(), suffix);
@@ -50,7 +50,7 @@ fn the_policy_of_the_queue_moves_what_nobody_finishes() {
 }
 
 #[test]
-fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
+fn a_dead_letter_that_cannot_be_removed_from_its_queue_is_in_both_queues() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(moto(), suffix);
         let jobs = place.jobs();
@@ -59,7 +59,7 @@ fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
         place.first(usize::MAX, "DeleteMessage", Fate::internal);
         assert_passing(&message.dead_letter("why").blocking().unwrap_err(), &place.name);
         assert_eq!(place.others().counts().blocking().unwrap(), Counts::new(0, 0, 1, 1));
-        place.proxy.calm();
+        place.proxy.clear_faults();
         message.dead_letter("why").blocking().unwrap();
         let counts = place.others().counts().blocking().unwrap();
         assert_eq!(counts.total(), 0);
@@ -67,9 +67,9 @@ fn a_letter_that_cannot_be_removed_here_is_in_both_places() {
     }
 }
 
-/// SQS remembers for five minutes what was sent, also if it was received since.
+/// SQS deduplicates for five minutes, also if the message was received meanwhile.
 #[test]
-fn a_letter_that_was_back_can_be_buried_again() {
+fn a_redriven_message_can_be_dead_lettered_again() {
     for suffix in ["", ".fifo"] {
         let place = Place::new(ministack(), suffix);
         let jobs = place.jobs();
@@ -84,9 +84,9 @@ fn a_letter_that_was_back_can_be_buried_again() {
     }
 }
 
-/// It counts from when a message was first sent.
+/// SQS counts the retention period from the first send of a message.
 #[test]
-fn letters_are_kept_as_long_as_sqs_keeps_anything() {
+fn dead_letters_are_kept_for_the_maximum_retention_period() {
     let by_hand = Place::moto();
     dead(&by_hand.jobs(), 1, one_group);
     let by_policy = Place::moto();
@@ -100,7 +100,8 @@ fn letters_are_kept_as_long_as_sqs_keeps_anything() {
     }
 }
 
-/// Two queues whose policies name a third one, with two letters each: one that SQS has buried, and one that was by hand.
+/// Two queues whose policies name the same dead-letter queue. Each has two dead letters: one that SQS has moved, and one by
+/// `dead_letter`.
 fn two_with_one_place_for_letters() -> (Place, [Mailbox<u64, u64>; 2]) {
     let place = Place::new(ministack(), "");
     let dead = place.call("CreateQueue", json!({ "QueueName": format!("{}-letters", place.name) }));
@@ -124,13 +125,13 @@ fn two_with_one_place_for_letters() -> (Place, [Mailbox<u64, u64>; 2]) {
 
 fn bodies_of_letters(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
     let letters = jobs.dead_letters().list(100).blocking().unwrap();
-    let mut bodies: Vec<_> = letters.iter().map(|letter| jobs.dead_letters().body(letter).unwrap()).collect();
+    let mut bodies: Vec<_> = letters.iter().map(|letter| letter.body.clone().unwrap()).collect();
     bodies.sort_unstable();
     bodies
 }
 
 #[test]
-fn letters_of_other_queues_are_left_alone() {
+fn dead_letters_of_other_queues_are_not_touched() {
     let (_place, [a, b]) = two_with_one_place_for_letters();
     assert_eq!((bodies_of_letters(&a), bodies_of_letters(&b)), (vec![1, 2], vec![1, 2]));
     assert_eq!(a.dead_letters().redrive(100).blocking().unwrap(), 2);
@@ -143,7 +144,7 @@ fn letters_of_other_queues_are_left_alone() {
 }
 
 #[test]
-fn sqs_moves_all_by_itself_only_if_all_are_of_this_queue() {
+fn the_move_task_of_sqs_is_used_only_if_all_dead_letters_are_of_this_queue() {
     for suffixes in [vec!["-a"], vec!["-a", "-b"], vec!["-b"]] {
         let (place, [a, _]) = two_with_one_place_for_letters();
         let is_own = suffixes == ["-a"];
@@ -162,9 +163,9 @@ fn sqs_moves_all_by_itself_only_if_all_are_of_this_queue() {
     }
 }
 
-/// They come back while it lasts, if there are many.
+/// If there are many dead letters, they become visible again during the search.
 #[test]
-fn a_search_for_a_letter_ends_though_letters_come_back() {
+fn a_search_for_a_missing_dead_letter_ends() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 1, one_group);
@@ -182,7 +183,7 @@ fn a_search_for_a_letter_ends_though_letters_come_back() {
 }
 
 #[test]
-fn a_policy_that_names_no_queue_is_said_to() {
+fn a_policy_without_an_existing_queue_is_an_error() {
     let place = Place::moto();
     let policy = json!({ "deadLetterTargetArn": "arn:aws:sqs:eu-west-1:123456789012:nowhere", "maxReceiveCount": 1 });
     let jobs = place.jobs();
@@ -200,7 +201,7 @@ fn a_policy_that_names_no_queue_is_said_to() {
     assert!(text.contains(":nowhere") && text.contains("create it"), "{text}");
 }
 
-/// The policy has to be there for it, and the proxy answers for SQS.
+/// A queue with a redrive policy. The proxy answers the requests of a move task in place of the server.
 fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
     let place = Place::moto();
     place.builder().build().create_queue(&place.name, QueueSettings::new().max_deliveries(9)).blocking().unwrap();
@@ -228,23 +229,23 @@ fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
 }
 
 #[test]
-fn sqs_moves_all_letters_by_itself_where_it_can() {
+fn a_redrive_uses_the_move_task_of_sqs() {
     let (place, jobs) = with_moves(&[("RUNNING", 0), ("RUNNING", 3), ("COMPLETED", 5)]);
     assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 5);
     assert_eq!((place.proxy.count("StartMessageMoveTask"), place.proxy.count("ListMessageMoveTasks")), (1, 3));
 }
 
 #[test]
-fn a_move_that_sqs_gives_up_is_an_error() {
+fn a_failed_move_task_is_an_error() {
     let (_place, jobs) = with_moves(&[("RUNNING", 0), ("FAILED", 1)]);
     let error = jobs.dead_letters().redrive(10).blocking().unwrap_err();
     let text = shown(&error);
     assert!(text.contains("only 1") && text.contains("AccessDenied"), "{text}");
 }
 
-/// SQS hands out ten at a time, and of a group no more while those are out.
+/// SQS returns at most ten messages of a group, and no more until these are finished.
 #[test]
-fn any_number_of_letters_comes_back_in_order() {
+fn any_number_of_dead_letters_is_redriven_in_order() {
     for server in [moto(), ministack()] {
         for suffix in ["", ".fifo"] {
             let place = Place::new(server.clone(), suffix);
@@ -269,14 +270,14 @@ fn any_number_of_letters_comes_back_in_order() {
 }
 
 #[test]
-fn listing_shows_all_letters_and_puts_them_back() {
+fn listing_shows_all_dead_letters_and_releases_them() {
     for (server, suffix) in [(moto(), ""), (ministack(), ".fifo")] {
         let place = Place::new(server, suffix);
         let jobs = place.jobs();
         dead(&jobs, 25, |number| number.to_string());
         for _ in 0..3 {
             let letters = jobs.dead_letters().list(100).blocking().unwrap();
-            let mut bodies: Vec<_> = letters.iter().map(|letter| jobs.dead_letters().body(letter).unwrap()).collect();
+            let mut bodies: Vec<_> = letters.iter().map(|letter| letter.body.clone().unwrap()).collect();
             bodies.sort_unstable();
             assert_eq!(bodies, (0..25).collect::<Vec<_>>());
             assert!(letters.iter().all(|letter| letter.reason.starts_with("reason ")));
@@ -294,19 +295,19 @@ fn listing_shows_all_letters_and_puts_them_back() {
 }
 
 #[test]
-fn letters_that_cannot_be_moved_stay() {
+fn dead_letters_that_cannot_be_moved_stay() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 3, one_group);
     place.first(usize::MAX, "SendMessage", Fate::unavailable);
     assert_passing(&jobs.dead_letters().redrive(10).blocking().unwrap_err(), &place.name);
-    // They are not left taken out.
+    // They are not left leased.
     assert_eq!(place.others().dead_letters().list(10).blocking().unwrap().len(), 3);
 }
 
-/// What is written on a letter counts too.
+/// The reason of a dead letter counts for the size limit.
 #[test]
-fn a_letter_is_no_larger_than_sqs_takes() {
+fn a_dead_letter_does_not_exceed_the_size_limit() {
     let place = Place::moto();
     let connection = Connection::new(place.builder().create_missing(true).build());
     let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&place.name).unwrap();
@@ -323,11 +324,11 @@ fn a_letter_is_no_larger_than_sqs_takes() {
     });
     message.dead_letter("ü".repeat(5_000)).blocking().unwrap();
     let letters = raw.dead_letters().list(10).blocking().unwrap();
-    assert!(letters[0].reason.starts_with('ü') && letters[0].body.len() == (1 << 20) - 1_000);
+    assert!(letters[0].reason.starts_with('ü') && letters[0].body.as_ref().unwrap().len() == (1 << 20) - 1_000);
 }
 
 #[test]
-fn without_a_queue_for_letters_it_is_said_how_to_have_one() {
+fn a_missing_dead_letter_queue_is_an_error_that_says_how_to_add_one() {
     let place = Place::moto();
     let jobs = place.mailbox(place.builder());
     jobs.create().blocking().unwrap();
@@ -341,7 +342,7 @@ fn without_a_queue_for_letters_it_is_said_how_to_have_one() {
 }
 
 #[test]
-fn a_queue_of_letters_that_somebody_removed_is_not_missed() {
+fn a_removed_dead_letter_queue_is_created_again() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 1, one_group);
@@ -353,7 +354,7 @@ fn a_queue_of_letters_that_somebody_removed_is_not_missed() {
 }
 
 #[test]
-fn a_second_purge_of_letters_names_their_queue() {
+fn a_second_purge_of_dead_letters_names_their_queue() {
     let place = Place::moto();
     let jobs = place.jobs();
     dead(&jobs, 1, one_group);

@@ -1,4 +1,4 @@
-//! Requests and replies that are lost, failures, throttling, cuts, stalls and nonsense, for each verb.
+//! Lost requests and replies, failures, throttling, cuts, stalls and invalid replies, for each verb.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use super::{
     take_all, until,
 };
 
-/// A mailbox by the proxy, the same past it, and what a verb acts on.
+/// A mailbox through the proxy, the same mailbox without the proxy, and the object of a verb.
 struct Stage {
     place: Place,
     jobs: Mailbox<u64, u64>,
     others: Mailbox<u64, u64>,
-    /// Leased, by the proxy.
+    /// A message that was leased through the proxy.
     held: Option<Message<u64, u64>>,
     ids: Mutex<Vec<MessageId>>,
     is_fifo: bool,
 }
 
-/// What is done, by which request, and what must have come of it. That may be twice if a reply was lost.
+/// A verb: the operation, its request, and a check of its effect. A lost reply may cause a second effect.
 struct Verb {
     name: &'static str,
     operation: &'static str,
@@ -52,7 +52,7 @@ fn held(stage: &Stage) -> &Message<u64, u64> {
     stage.held.as_ref().expect("a lease")
 }
 
-/// One of it, or one more for a lost reply where nothing tells it from another.
+/// Asserts that there is one message, or two after a lost reply on a queue that does not deduplicate.
 fn assert_once(stage: &Stage, many: usize, is_lost: bool) {
     let most = if is_lost && !stage.is_fifo { 2 } else { 1 };
     assert!((1..=most).contains(&many), "{many}");
@@ -98,7 +98,7 @@ const VERBS: &[Verb] = &[
             Ok(())
         },
         check: |stage, is_lost| {
-            // It was leased for the reply that was lost, and comes when that lease ends.
+            // The lost reply has leased the message, which is visible again when that lease ends.
             assert!(is_lost || stage.ids.lock().unwrap().len() == 1);
             let got = stage.others.receive().wait_time(LONG).blocking().unwrap();
             assert_eq!(got[0].body, 7);
@@ -151,7 +151,7 @@ const VERBS: &[Verb] = &[
                 assert_eq!(many, 1);
                 Ok(())
             }
-            // Whose reply was lost: what SQS says to the next attempt is true, and does no harm.
+            // After a lost reply, the next attempt may get the error that the receipt is used, which is true.
             Err(error) if error.to_string().contains("was purged less than 60 s ago") => {
                 assert!(error.is_transient());
                 Ok(())
@@ -202,7 +202,7 @@ const VERBS: &[Verb] = &[
         },
         check: |stage, is_lost| {
             assert_eq!(stage.others.counts().blocking().unwrap(), Counts::new(0, 0, 0, 1));
-            // Taken out for the reply that was lost, it is back in a minute.
+            // The lost reply has leased the dead letter, which is visible again after a minute.
             assert!(is_lost || stage.ids.lock().unwrap().len() == 1);
         },
     },
@@ -229,7 +229,7 @@ const REDRIVE: Verb = Verb {
     check: |stage, is_lost| {
         let counts = stage.others.counts().blocking().unwrap();
         if is_lost && counts.ready == 0 {
-            // Taken out for the reply that was lost.
+            // The lost reply has leased the dead letter.
             assert_eq!(counts.dead, 1);
             return;
         }
@@ -253,14 +253,14 @@ fn each_verb(suffix: &str, then: impl Fn(&Verb, &Stage)) {
     }
 }
 
-/// The first request of the verb fares so, and it succeeds all the same.
+/// Asserts that each verb succeeds if its first request has this fate.
 fn assert_unnoticed(suffix: &str, fate: fn() -> Fate) {
     let is_lost = matches!(fate(), Fate::DropReply);
     each_verb(suffix, |verb, stage| {
         stage.place.first(1, verb.operation, fate);
         (verb.act)(stage).unwrap_or_else(|error| panic!("{}: {error:?}", verb.name));
         assert!(stage.place.proxy.count(verb.operation) >= 2, "{:?}", stage.place.proxy.requests());
-        stage.place.proxy.calm();
+        stage.place.proxy.clear_faults();
         (verb.check)(stage, is_lost);
     });
 }
@@ -276,36 +276,36 @@ fn a_lost_reply_of_any_verb_has_one_effect_on_a_fifo_queue() {
 }
 
 #[test]
-fn a_lost_request_of_any_verb_is_asked_again() {
+fn a_lost_request_of_any_verb_is_repeated() {
     assert_unnoticed("", || Fate::DropRequest);
     assert_unnoticed(".fifo", || Fate::DropRequest);
 }
 
 #[test]
-fn failures_and_throttling_that_pass_are_not_noticed() {
+fn transient_failures_and_throttling_are_retried() {
     for fate in [Fate::internal, Fate::unavailable, Fate::throttled] {
         assert_unnoticed("", fate);
     }
 }
 
 #[test]
-fn what_keeps_failing_is_a_transient_error_and_loses_nothing() {
+fn retries_end_with_a_transient_error_and_lose_nothing() {
     for fate in [Fate::internal, Fate::unavailable, Fate::throttled, || Fate::DropRequest] {
         each_verb("", |verb, stage| {
             stage.place.first(usize::MAX, verb.operation, fate);
             let error = (verb.act)(stage).expect_err(verb.name);
             assert_passing(&error, &stage.place.name);
             assert!(error.to_string().contains(&format!("sqs://{REGION}/")), "{error}");
-            stage.place.proxy.calm();
+            stage.place.proxy.clear_faults();
             (verb.act)(stage).unwrap_or_else(|error| panic!("{}: {error:?}", verb.name));
-            // What was written there and could not be removed here is written again.
+            // A message that was sent to the dead-letter queue and could not be deleted is sent there again.
             (verb.check)(stage, verb.name.ends_with("removed"));
         });
     }
 }
 
 #[test]
-fn nonsense_for_a_reply_is_an_error_and_no_panic() {
+fn an_invalid_reply_is_an_error_and_no_panic() {
     let nonsense: [fn() -> Fate; 6] = [
         || answer(200, "<html>It works!</html>"),
         || answer(200, "{\"Successful\":[{\"Id\":\"0\""),
@@ -317,7 +317,7 @@ fn nonsense_for_a_reply_is_an_error_and_no_panic() {
     for fate in nonsense {
         each_verb("", |verb, stage| {
             stage.place.first(usize::MAX, verb.operation, fate);
-            // SQS says nothing in its reply to some, and little in others: then that is all there is to see.
+            // Replies of SQS to some verbs are empty or nearly empty, so invalid bodies are not always noticed.
             if let Err(error) = (verb.act)(stage) {
                 shown(&error);
             }
@@ -325,9 +325,9 @@ fn nonsense_for_a_reply_is_an_error_and_no_panic() {
     }
 }
 
-/// A standard queue on the server that says "expired" to the second deletion: the message is gone, and nobody hears a lie.
+/// One of the servers answers a second deletion with "expired". The message is deleted on both.
 #[test]
-fn a_lost_reply_to_a_deletion_leaves_nothing_behind_on_either_server() {
+fn a_lost_reply_to_a_deletion_leaves_no_message_on_either_server() {
     for server in [moto(), ministack()] {
         let place = Place::new(server, "");
         let jobs = place.jobs();
@@ -343,10 +343,10 @@ fn a_lost_reply_to_a_deletion_leaves_nothing_behind_on_either_server() {
 }
 
 #[test]
-fn operations_and_waits_go_on_after_a_cut() {
+fn operations_and_waits_continue_after_a_cut() {
     let place = Place::moto();
     let jobs = place.jobs();
-    // Nobody told the server: it goes on with the poll, and what that takes comes when its lease ends.
+    // The server does not notice the cut. Its poll continues, and a message that it leases is visible when the lease ends.
     let second = Duration::from_secs(1);
     for round in 0..3 {
         place.proxy.reset_counts();
@@ -370,7 +370,7 @@ fn operations_and_waits_go_on_after_a_cut() {
 }
 
 #[test]
-fn a_server_that_is_killed_is_waited_for_and_used_when_it_is_back() {
+fn operations_wait_for_a_killed_server_and_succeed_after_its_restart() {
     let server = Moto::start();
     let place = Place::new(server.endpoint(), "");
     let jobs = place.jobs();
@@ -397,14 +397,14 @@ fn a_server_that_is_killed_is_waited_for_and_used_when_it_is_back() {
         assert_passing(&error, &place.name);
     }
     server.restart();
-    // It has forgotten everything, the queue too.
+    // The restarted server has no data, so the queue is missing too.
     until("a queue", || jobs.send(&3).blocking().is_ok());
     assert_eq!(jobs.receive().wait_time(LONG).blocking().unwrap()[0].body, 3);
 }
 
-/// An attempt ends after ten seconds, and the next one is made.
+/// An attempt times out after ten seconds and is repeated.
 #[test]
-fn a_reply_that_does_not_come_is_asked_for_again() {
+fn a_request_without_a_reply_is_repeated() {
     let place = Place::new(moto(), ".fifo");
     let jobs = place.mailbox(super::backend(&place.proxy.endpoint()).create_missing(true));
     jobs.send(&1).blocking().unwrap();
@@ -420,14 +420,14 @@ fn a_reply_that_does_not_come_is_asked_for_again() {
     end([sent]).remove(0).unwrap();
     end([done]).remove(0).unwrap();
     assert_eq!(place.proxy.count("SendMessage"), 3);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     let got = take_all(&jobs);
     assert_eq!(got.iter().map(|message| message.body).collect::<Vec<_>>(), [2], "stored once");
 }
 
-/// What a refusal says may repeat the request, with the token of a session in it.
+/// The text of a refusal may repeat the request, including a session token.
 #[test]
-fn credentials_that_are_not_accepted_are_an_error_for_good_that_does_not_show_them() {
+fn rejected_credentials_are_a_permanent_error_without_secrets() {
     let place = Place::moto();
     let jobs = place.jobs();
     for code in ["SignatureDoesNotMatch", "InvalidClientTokenId", "ExpiredToken"] {
@@ -452,9 +452,9 @@ fn credentials_that_are_not_accepted_are_an_error_for_good_that_does_not_show_th
     assert!(!format!("{:?} {:?}", place.builder(), place.builder().build()).contains(SECRET));
 }
 
-/// The codes of the older protocol, which SQS repeats in a header, have words before them.
+/// SQS repeats the error codes of its older query protocol in a header. They have other names.
 #[test]
-fn refusals_that_pass_are_known_by_either_code() {
+fn transient_refusals_are_known_by_either_error_code() {
     let place = Place::moto();
     let jobs = place.absent();
     let cases = [
@@ -470,7 +470,7 @@ fn refusals_that_pass_are_known_by_either_code() {
         let error = jobs.send(&1).blocking().unwrap_err();
         assert!(error.is_transient() && shown(&error).contains("wait a minute"), "{code}: {error:?}");
     }
-    place.proxy.calm();
+    place.proxy.clear_faults();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
     for code in ["AWS.SimpleQueueService.MessageNotInflight", "MessageNotInflight"] {
@@ -478,12 +478,12 @@ fn refusals_that_pass_are_known_by_either_code() {
         let message = jobs.receive().blocking().unwrap().remove(0);
         place.proxy.on(move |_| refusal("MessageNotInflight", code, "late"));
         assert!(matches!(message.nack().blocking(), Err(Error::ReceiptHandleExpired { .. })), "{code}");
-        place.proxy.calm();
+        place.proxy.clear_faults();
     }
     message.acknowledge().blocking().unwrap();
 }
 
-/// With a user's client whose limits are for quick requests.
+/// A user's client may have timeouts that are shorter than a long poll.
 #[test]
 fn a_long_poll_may_take_longer_than_other_requests() {
     let place = Place::moto();

@@ -20,7 +20,7 @@ fn fifo(server: String) -> Place {
 fn order_is_kept_across_requests_and_failures() {
     let place = fifo(moto());
     let jobs = place.jobs();
-    // The second request fails twice, the third loses its reply.
+    // The second request fails twice, and the reply to the third one is lost.
     let mut at = 0;
     place.proxy.on(move |_| {
         at += 1;
@@ -37,7 +37,7 @@ fn order_is_kept_across_requests_and_failures() {
     sends.extend((1..=64).map(send));
     place.proxy.stall(false);
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
-    place.proxy.calm();
+    place.proxy.clear_faults();
     let mut bodies = Vec::new();
     while bodies.len() < 65 {
         let some = jobs.receive().max_messages(10).blocking().unwrap();
@@ -49,14 +49,15 @@ fn order_is_kept_across_requests_and_failures() {
     assert_eq!(place.proxy.count("SendMessage"), 1 + 7 + 3);
 }
 
-/// SQS may bring several messages of a group in one answer: those are for one receiver, or two would work on a group at once.
+/// SQS may return several messages of a group in one response. They go to one receiver, because two receivers would handle
+/// the group concurrently.
 #[test]
 fn a_group_is_with_one_receiver_at_a_time() {
     for server in [moto(), ministack()] {
         for wait in [Duration::ZERO, LONG] {
             let place = fifo(server.clone());
             let jobs = place.jobs();
-            // It finds nothing, and others come while it is under way.
+            // The first poll finds nothing, and other receivers arrive while it is under way.
             let mut is_first = true;
             place.proxy.on(move |request| match request.operation == "ReceiveMessage" {
                 true if std::mem::take(&mut is_first) => Fate::StallReply,
@@ -70,7 +71,7 @@ fn a_group_is_with_one_receiver_at_a_time() {
             for number in 1..=4 {
                 place.others().send(&number).group("g").blocking().unwrap();
             }
-            place.proxy.calm();
+            place.proxy.clear_faults();
             assert!(end([nothing]).remove(0).unwrap().is_empty());
             if wait.is_zero() {
                 let got: Vec<u64> =
@@ -91,11 +92,11 @@ fn a_group_is_with_one_receiver_at_a_time() {
 }
 
 #[test]
-fn what_comes_together_goes_to_one_who_takes_it_all() {
+fn messages_of_one_response_go_to_a_receiver_that_takes_them_all() {
     let place = fifo(moto());
     let jobs = place.jobs();
     let receive = |max| begin(jobs.receive().max_messages(max).visibility_timeout(HOURS).wait_time(LONG));
-    // Polls that bring what they can have company.
+    // After a poll that has returned a message, two polls may run at the same time.
     let first = receive(1);
     jobs.send(&0).blocking().unwrap();
     end([first]).remove(0).unwrap()[0].acknowledge().blocking().unwrap();
@@ -113,7 +114,7 @@ fn what_comes_together_goes_to_one_who_takes_it_all() {
 }
 
 #[test]
-fn a_repetition_has_the_id_of_the_first_also_if_a_reply_was_lost() {
+fn a_duplicate_has_the_id_of_the_first_send_after_a_lost_reply() {
     let place = fifo(ministack());
     let jobs = place.jobs();
     let send = || jobs.send(&1).deduplication_id("once").blocking().unwrap();
@@ -142,7 +143,7 @@ fn a_queue_that_deduplicates_by_content_does_so() {
     }
 }
 
-/// Each is a message of its own, since its sender waits for its reply; others are as the queue says.
+/// Each request is a separate message, since its sender waits for a reply. Other messages are deduplicated by the queue.
 #[test]
 fn equal_requests_are_two_on_a_queue_that_deduplicates_by_content() {
     let place = fifo(ministack());
@@ -161,9 +162,9 @@ fn equal_requests_are_two_on_a_queue_that_deduplicates_by_content() {
     assert_eq!(message.id, ids[0]);
 }
 
-/// A message that fails, while one behind it in its group is stored, would come after that if it were sent again.
+/// If a message fails and a later one of its group is stored, repeating the first would store it after the later one.
 #[test]
-fn what_was_overtaken_in_its_group_is_not_sent_again() {
+fn a_message_overtaken_in_its_group_is_not_sent_again() {
     let place = fifo(moto());
     let jobs = place.jobs();
     let sends = Arc::new(Mutex::new(Vec::new()));
@@ -174,7 +175,7 @@ fn what_was_overtaken_in_its_group_is_not_sent_again() {
             let asked = super::json(request);
             let Some(entries) = asked["Entries"].as_array() else { return Fate::Pass };
             sends.push(entries.iter().map(|entry| entry["MessageBody"].as_str().unwrap()).collect::<String>());
-            // The first of each group, and the last of the second one.
+            // The first message of each group fails, and the last one of the second group.
             let failed = |at: usize| sends.len() == 1 && [0, 1, 4].contains(&at);
             let (mut done, mut not_done) = (Vec::new(), Vec::new());
             for (at, entry) in entries.iter().enumerate() {
@@ -199,7 +200,7 @@ fn what_was_overtaken_in_its_group_is_not_sent_again() {
     place.proxy.stall(false);
     let results = end(begun);
     let is_done: Vec<_> = results[1..].iter().map(Result::is_ok).collect();
-    // b has nothing stored yet: both of it go again, in order.
+    // Group b has no stored message, so both of its messages are sent again in order.
     assert_eq!(is_done, [false, true, true, true, true]);
     assert_eq!(*sends.lock().unwrap(), ["01234", "14"]);
     assert!(results[1].as_ref().unwrap_err().is_transient());
@@ -252,7 +253,7 @@ fn a_request_cannot_be_sent_once() {
     assert_eq!(jobs.receive().blocking().unwrap()[0].body, 1);
 }
 
-/// Handlers run at once, and still a group is handled in order, one message at a time.
+/// Handlers run concurrently, and a group is still handled in order, one message at a time.
 #[test]
 fn a_worker_handles_a_group_in_order() {
     for server in [moto(), ministack()] {
@@ -271,7 +272,7 @@ fn a_worker_handles_a_group_in_order() {
                 async move {
                     let busy = &busy[number as usize % 2];
                     let is_second = busy.swap(true, Ordering::SeqCst);
-                    // The others have their chance.
+                    // Let other tasks run.
                     for _ in 0..100 {
                         tokio::task::yield_now().await;
                     }

@@ -1,4 +1,4 @@
-//! A worker under load, on a network that loses and a server that fails at random.
+//! A worker under load, with random losses of the network and random failures of the server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::{Place, moto, until};
 
-/// So many messages are handled at least once each, and nothing is left. Four of ten requests go wrong.
+/// Asserts that each message is handled at least once and none is left, when 40 % of the requests fail.
 fn all_are_handled(suffix: &str, seed: u64) {
     const MANY: u64 = 300;
     let place = Place::new(moto(), suffix);
@@ -26,7 +26,7 @@ fn all_are_handled(suffix: &str, seed: u64) {
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let handled: Arc<Mutex<BTreeMap<u64, u32>>> = Arc::default();
-    // What a lost reply has leased for nobody comes back soon.
+    // Leases are short, because a lost reply leases messages that no receiver gets.
     let worker = Worker::new(&jobs, {
         let handled = Arc::clone(&handled);
         move |number: u64, _: Context| {
@@ -44,7 +44,7 @@ fn all_are_handled(suffix: &str, seed: u64) {
             let jobs = jobs.clone();
             runtime.spawn(async move {
                 for number in (sender..MANY).step_by(8) {
-                    // An error that may pass: the message may be there or not, so it is sent again.
+                    // After a transient error the message may be stored or not, so it is sent again.
                     while let Err(error) = jobs.send(&number).await {
                         assert!(error.is_transient(), "{error:?}");
                     }

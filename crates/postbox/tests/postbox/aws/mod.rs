@@ -1,12 +1,12 @@
-//! SQS and DynamoDB, on servers that speak their protocol, and with faults in between.
+//! SQS and DynamoDB on local servers, with a proxy that causes faults.
 
+mod addresses;
+mod batching;
 mod callers;
 mod dead_letters;
 mod faults;
 mod fifo;
-mod gathering;
 mod load;
-mod places;
 mod receipts;
 mod replies;
 mod waiting;
@@ -23,12 +23,12 @@ use postbox::aws::{DynamoDbReplyStore, SqsBackend, SqsBuilder};
 use postbox::{Connection, Error, Mailbox, MessageId};
 use postbox_test_servers::{Fate, HttpProxy, HttpRequest, REGION};
 
-/// What no error may show.
+/// A secret that no error may show.
 const SECRET: &str = "s3cret-Pa55";
 const TOKEN: &str = "t0ken-0f-a-sess1on";
-/// As long as SQS lets anybody wait: what is missed fails the test.
+/// The longest wait of SQS, which no test may reach, so that a missed wake-up fails the test.
 const LONG: Duration = Duration::from_secs(20);
-/// As long as SQS leases a message: what is left leased is missed.
+/// The longest lease of SQS. A message that stays leased is missing in the test.
 const HOURS: Duration = Duration::from_secs(12 * 60 * 60);
 
 pub(crate) fn moto() -> String {
@@ -43,7 +43,7 @@ pub(crate) fn dynamodb() -> String {
     postbox_test_servers::shared_dynamodb().into()
 }
 
-/// As a program on AWS would be set up, for a server of the tests; or, for `aws://region/prefix`, for AWS itself.
+/// The configuration of a program for a test server, or for AWS itself if `endpoint` is `aws://region/prefix`.
 pub(crate) fn config(endpoint: &str) -> SdkConfig {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     if let Some(aws) = endpoint.strip_prefix("aws://") {
@@ -66,7 +66,7 @@ fn table(endpoint: &str) -> String {
     format!("{}-{}", prefix(endpoint).unwrap_or("replies"), postbox::MessageId::new())
 }
 
-/// What the names of everything that is made on AWS begin with.
+/// The prefix of the names of all queues and tables that tests create on AWS.
 fn prefix(endpoint: &str) -> Option<&str> {
     Some(endpoint.strip_prefix("aws://")?.split_once('/').expect("aws://region/prefix").1)
 }
@@ -75,19 +75,19 @@ pub(crate) fn is_aws(endpoint: &str) -> bool {
     prefix(endpoint).is_some()
 }
 
-/// As much of it as the longest names leave room for: `conformance-`, 32 digits, `_-dead.fifo`, and `_-t` between the two.
+/// The part of a prefix that fits before the longest names: `conformance-`, 32 digits, `_-dead.fifo`, with `_-t` in between.
 const PREFIX: usize = 20;
-/// The longest name behind it.
+/// The length of the longest name after the prefix.
 pub(crate) const LONGEST_UNDER_PREFIX: usize = 80 - PREFIX - 3;
 
-/// A place that makes what is missing; on AWS it removes that in the end.
+/// A backend that creates missing queues and tables. On AWS it removes them on drop.
 pub(crate) struct Scratch {
     pub(crate) connection: Connection,
     cleanup: Option<(SdkConfig, String)>,
 }
 
 impl Scratch {
-    /// Under a prefix, if that is wanted, and always on AWS.
+    /// Uses a prefix if `has_prefix` is set, and always on AWS.
     pub(crate) fn at(endpoint: &str, dynamodb: &str, has_prefix: bool) -> Self {
         let name = table(dynamodb);
         let client = postbox::aws::dynamodb::Client::new(&config(dynamodb));
@@ -114,7 +114,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A server that tests share, with a proxy before it.
+/// A test's queue on a shared server with a proxy.
 struct Place {
     proxy: HttpProxy,
     server: String,
@@ -131,7 +131,7 @@ impl Place {
         Self::new(moto(), "")
     }
 
-    /// By the proxy, with a client that asks again soon after a failure.
+    /// A builder of a backend through the proxy, with short pauses between retries.
     fn builder(&self) -> SqsBuilder {
         SqsBackend::builder(self.client())
     }
@@ -140,7 +140,7 @@ impl Place {
         client(&self.proxy.endpoint())
     }
 
-    /// The queue of the test as a mailbox, by the proxy. It is there.
+    /// The mailbox of the test's queue through the proxy. Creates the queue.
     fn jobs(&self) -> Mailbox<u64, u64> {
         let jobs = self.absent();
         jobs.create().blocking().unwrap();
@@ -155,12 +155,12 @@ impl Place {
         Connection::new(builder.build()).mailbox(&self.name).unwrap()
     }
 
-    /// The same, past the proxy, by another client.
+    /// The same mailbox without the proxy, with another client.
     fn others(&self) -> Mailbox<u64, u64> {
         self.mailbox(SqsBackend::builder(client(&self.server)).create_missing(true))
     }
 
-    /// Asks the server itself, as another program.
+    /// Sends a request to the server without the proxy, as another program does.
     fn call(&self, operation: &str, body: serde_json::Value) -> serde_json::Value {
         let port = self.server.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         let answer = HttpProxy::start(port).try_call(&format!("AmazonSQS.{operation}"), &body.to_string()).unwrap();
@@ -168,13 +168,13 @@ impl Place {
         serde_json::from_str(&answer.1).unwrap_or_default()
     }
 
-    /// Where a queue is, by its name there.
+    /// The URL of a queue.
     fn url(&self, queue: &str) -> String {
         let answer = self.call("GetQueueUrl", serde_json::json!({ "QueueName": queue }));
         answer["QueueUrl"].as_str().expect("a URL").into()
     }
 
-    /// The first requests of an operation have this fate, and all others pass.
+    /// Gives the first `many` requests of an operation this fate. All others are forwarded.
     fn first(&self, many: usize, operation: &'static str, fate: fn() -> Fate) {
         let mut left = many;
         self.proxy.on(move |request| {
@@ -192,12 +192,12 @@ fn client(endpoint: &str) -> postbox::aws::sqs::Client {
     postbox::aws::sqs::Client::from_conf(config.build())
 }
 
-/// As often as the SDK does, without its long pauses.
+/// The retries of the SDK without its long pauses.
 fn soon() -> RetryConfig {
     RetryConfig::standard().with_initial_backoff(Duration::from_millis(2))
 }
 
-/// Waits for something that must come.
+/// Polls until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -206,7 +206,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// An error as it should be: it shows no secret, whichever way one looks at it.
+/// The text of an error. Asserts that neither it nor the debug output shows a secret.
 #[track_caller]
 fn shown(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
@@ -219,14 +219,14 @@ fn shown(error: &Error) -> String {
     error.to_string()
 }
 
-/// The same, of a failure that may pass, at a place.
+/// Asserts that an error is transient, names the place, and shows no secret.
 #[track_caller]
 fn assert_passing(error: &Error, place: &str) {
     let text = shown(error);
     assert!(matches!(error, Error::Connection { .. }) && error.is_transient() && text.contains(place), "{error:?}");
 }
 
-/// All messages that are there, delivered for hours.
+/// Receives all ready messages with long leases.
 fn take_all(mailbox: &Mailbox<u64, u64>) -> Vec<postbox::Message<u64, u64>> {
     let mut all = Vec::new();
     loop {
@@ -238,18 +238,18 @@ fn take_all(mailbox: &Mailbox<u64, u64>) -> Vec<postbox::Message<u64, u64>> {
     }
 }
 
-/// The body of a request.
+/// The body of a request as JSON.
 fn json(request: &HttpRequest) -> serde_json::Value {
     serde_json::from_slice(&request.body).unwrap()
 }
 
-/// An answer of SQS.
+/// A reply of SQS.
 fn answer(status: u16, body: impl ToString) -> Fate {
     let headers = vec![("content-type".into(), "application/x-amz-json-1.0".into())];
     Fate::Answer { status, headers, body: body.to_string().into() }
 }
 
-/// A refusal, with the code that SQS's older protocol has for it.
+/// An error reply of SQS, with the error code of its older query protocol.
 fn refusal(code: &str, query_code: &str, message: &str) -> Fate {
     let body = serde_json::json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": message });
     match answer(400, body) {
@@ -261,7 +261,7 @@ fn refusal(code: &str, query_code: &str, message: &str) -> Fate {
     }
 }
 
-/// An operation that has begun: what it asks for is asked for, or stands in line.
+/// An operation that was polled once, so that its request is sent or queued.
 type Begun<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 fn begin<O>(operation: O) -> Begun<O::Output>
@@ -275,7 +275,7 @@ where
     }
 }
 
-/// The results of all.
+/// Waits for the results of operations.
 fn end<T>(begun: impl IntoIterator<Item = Begun<T>>) -> Vec<T> {
     begun.into_iter().map(postbox::wait_for).collect()
 }

@@ -1,4 +1,4 @@
-//! Receipts: good until their deadline, once, whatever the server would say.
+//! Receipts are valid once and until their deadline, also on servers that would accept them later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ fn assert_expired<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
 }
 
-/// SQS counts whole seconds.
+/// Waits, because the server has its own clock. SQS has a resolution of one second.
 fn pass(seconds: u64) {
     std::thread::sleep(Duration::from_millis(seconds * 1_000 + 100));
 }
 
 #[test]
-fn after_the_deadline_nothing_is_asked_of_the_server() {
+fn a_settle_after_the_deadline_sends_no_request() {
     let place = Place::moto();
     let jobs = place.mailbox(place.builder().create_missing(true).replies(Arc::new(MemoryReplyStore::new())));
     jobs.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
@@ -39,7 +39,7 @@ fn after_the_deadline_nothing_is_asked_of_the_server() {
     assert_eq!(super::take_all(&place.others()).len(), 5, "all are there");
 }
 
-/// Also on the server that would take the old receipt for the new lease.
+/// One of the servers would accept the old receipt for the new lease.
 #[test]
 fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
     for server in [moto(), ministack()] {
@@ -57,9 +57,9 @@ fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
     }
 }
 
-/// What is asked for again is asked for no longer than the lease lasts, and what is done too late does not bring it back.
+/// Requests are repeated only while the lease holds. A late success does not restore the lease.
 #[test]
-fn an_act_whose_answer_is_late_has_no_lease_any_more() {
+fn a_settle_whose_response_is_late_has_no_lease() {
     type Act = fn(&Message<u64, u64>) -> Result<(), Error>;
     let acts: [(&str, Act); 2] = [
         ("ChangeMessageVisibility", |message| message.extend_visibility(HOURS / 2).blocking()),
@@ -73,15 +73,15 @@ fn an_act_whose_answer_is_late_has_no_lease_any_more() {
         place.first(usize::MAX, operation, || Fate::Stall);
         assert_expired(act(&message));
         let next = place.others().receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap().remove(0);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         assert_expired(message.acknowledge().blocking());
         next.acknowledge().blocking().unwrap();
     }
 }
 
-/// Of acts that share a request, only those are over whose leases are.
+/// If operations share a late request, only those fail whose leases have ended.
 #[test]
-fn an_answer_that_is_late_for_one_is_asked_for_again_for_the_others() {
+fn a_late_response_is_requested_again_for_leases_that_still_hold() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&[1, 2]).blocking().unwrap();
@@ -93,9 +93,9 @@ fn an_answer_that_is_late_for_one_is_asked_for_again_for_the_others() {
     assert_expired(results.pop().unwrap());
 }
 
-/// What was done in time stays so, however long the others of its request take.
+/// An operation that was done in time succeeds, also if others of its request take longer.
 #[test]
-fn an_act_that_was_done_in_time_does_not_wait_for_the_others_to_be_so() {
+fn a_settle_that_was_done_in_time_does_not_wait_for_others() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&[1, 2]).blocking().unwrap();
@@ -115,12 +115,12 @@ fn an_act_that_was_done_in_time_does_not_wait_for_the_others_to_be_so() {
     let batch = begin(jobs.acknowledge_batch(&[short, long]));
     place.proxy.wait_until_held(1);
     pass(2);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end([batch]).remove(0).unwrap().into_iter().for_each(|done| done.unwrap());
 }
 
 #[test]
-fn a_lease_is_no_longer_than_sqs_allows_in_all() {
+fn a_lease_is_limited_to_the_total_that_sqs_allows() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -152,7 +152,7 @@ fn a_receipt_is_good_once() {
 }
 
 #[test]
-fn of_two_acts_at_once_one_succeeds() {
+fn of_two_concurrent_settles_one_succeeds() {
     let place = Place::moto();
     let jobs = place.jobs();
     for _ in 0..3 {
@@ -162,7 +162,7 @@ fn of_two_acts_at_once_one_succeeds() {
         place.first(1, "DeleteMessage", || Fate::Stall);
         let acts = [message.acknowledge(), message.acknowledge(), message.extend_visibility(HOURS)].map(begin);
         place.proxy.wait_until_held(1);
-        place.proxy.calm();
+        place.proxy.clear_faults();
         let mut results = end(acts);
         results.remove(0).unwrap();
         results.into_iter().for_each(assert_expired);
@@ -172,7 +172,7 @@ fn of_two_acts_at_once_one_succeeds() {
 }
 
 #[test]
-fn an_act_that_failed_leaves_the_receipt_to_the_next() {
+fn after_a_failed_settle_the_receipt_is_valid() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -186,7 +186,7 @@ fn an_act_that_failed_leaves_the_receipt_to_the_next() {
 }
 
 #[test]
-fn an_extension_by_less_than_is_left_asks_for_nothing() {
+fn an_extension_shorter_than_the_lease_sends_no_request() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&1).blocking().unwrap();
@@ -214,9 +214,9 @@ fn an_extension_lasts_as_long_as_it_says() {
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
 
-/// What stands in line behind another request may be late when its turn comes. SQS would say yes.
+/// An operation that is queued behind another request may be too late when it is sent. SQS would accept it.
 #[test]
-fn an_act_whose_lease_ends_before_its_turn_is_refused() {
+fn a_settle_whose_lease_ends_in_the_queue_is_refused() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send_batch(&[1, 2, 3]).blocking().unwrap();
@@ -228,7 +228,7 @@ fn an_act_whose_lease_ends_before_its_turn_is_refused() {
     place.proxy.wait_until_held(1);
     let late: Vec<_> = short.iter().map(|message| begin(message.acknowledge())).collect();
     pass(1);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     end([first]).remove(0).unwrap();
     end(late).into_iter().for_each(assert_expired);
     assert_eq!(place.proxy.requests(), ["DeleteMessage"]);
@@ -236,7 +236,7 @@ fn an_act_whose_lease_ends_before_its_turn_is_refused() {
 }
 
 #[test]
-fn refusals_of_sqs_are_what_they_mean() {
+fn refusals_of_sqs_are_mapped_to_errors() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || {
@@ -247,7 +247,7 @@ fn refusals_of_sqs_are_what_they_mean() {
         assert!(matches!(&error, Error::MailboxFull { mailbox, .. } if *mailbox == place.name), "{error:?}");
         assert!(error.is_transient());
     }
-    place.proxy.calm();
+    place.proxy.clear_faults();
     for code in ["ReceiptHandleIsInvalid", "InvalidParameterValue"] {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
@@ -257,8 +257,8 @@ fn refusals_of_sqs_are_what_they_mean() {
         place.proxy.reset_counts();
         assert_expired(message.acknowledge().blocking());
         assert_eq!(place.proxy.requests(), [""; 0], "it is known to have ended");
-        place.proxy.calm();
-        // The same of an entry of a batch.
+        place.proxy.clear_faults();
+        // The same refusal for an entry of a batch.
         jobs.send_batch(&[1, 2]).blocking().unwrap();
         let messages = jobs.receive().max_messages(2).blocking().unwrap();
         place.proxy.on(move |_| {
@@ -268,6 +268,6 @@ fn refusals_of_sqs_are_what_they_mean() {
         let mut done = jobs.acknowledge_batch(&messages).blocking().unwrap();
         assert_expired(done.remove(1));
         done.remove(0).unwrap();
-        place.proxy.calm();
+        place.proxy.clear_faults();
     }
 }

@@ -1,4 +1,4 @@
-//! Replies in DynamoDB, with faults in between.
+//! Replies in DynamoDB, with a proxy that causes faults.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::{LONG, Place, answer, assert_passing, begin, config, dynamodb, end, j
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A table by the proxy, and the same past it.
+/// A table through the proxy, and the same table without the proxy.
 struct Table {
     place: Place,
     store: DynamoDbReplyStore,
@@ -49,14 +49,14 @@ impl Table {
 }
 
 fn value() -> ReplyValue {
-    ReplyValue { body: "42".into(), content_type: ContentType::Json }
+    ReplyValue::new("42".into(), ContentType::Json)
 }
 
 fn state(store: &DynamoDbReplyStore, id: &ReplyId) -> Option<ReplyState> {
     store.get(id.clone()).blocking().unwrap().map(|entry| entry.state)
 }
 
-/// Each transition, the first request of which fares so.
+/// Asserts that each transition has one effect if its first request has this fate.
 fn assert_one_effect(table: &Table, fate: fn() -> Fate) {
     let id = ReplyId::new();
     table.place.first(1, "PutItem", fate);
@@ -85,7 +85,7 @@ fn assert_one_effect(table: &Table, fate: fn() -> Fate) {
     }
     table.place.first(1, "Query", fate);
     assert!(table.store.scan_expired(10).blocking().unwrap().is_empty());
-    table.place.proxy.calm();
+    table.place.proxy.clear_faults();
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_lost_reply_of_any_transition_has_one_effect() {
 }
 
 #[test]
-fn failures_and_throttling_that_pass_are_not_noticed() {
+fn transient_failures_and_throttling_are_retried() {
     let table = Table::new(dynamodb());
     for fate in [Fate::table_throttled, Fate::internal, Fate::unavailable, || Fate::DropRequest] {
         assert_one_effect(&table, fate);
@@ -104,7 +104,7 @@ fn failures_and_throttling_that_pass_are_not_noticed() {
 }
 
 #[test]
-fn what_keeps_failing_is_a_transient_error_that_names_the_table() {
+fn retries_end_with_a_transient_error_that_names_the_table() {
     let table = Table::new(dynamodb());
     let id = table.resolved();
     let named = format!("dynamodb://{REGION}/{}", table.place.name);
@@ -124,22 +124,22 @@ fn what_keeps_failing_is_a_transient_error_that_names_the_table() {
         ] {
             assert_passing(&error, &named);
         }
-        table.place.proxy.calm();
+        table.place.proxy.clear_faults();
         assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
     }
     assert!(table.store.consume(id).blocking().unwrap().is_some());
 }
 
-/// It was done, and the answer was lost: the second request has it.
+/// The reply was consumed and the response lost. The second request returns it.
 #[test]
-fn an_answer_is_not_lost_with_all_replies_to_its_taking() {
+fn a_reply_is_not_lost_if_all_responses_to_its_consumption_are() {
     for server in [dynamodb(), moto(), ministack()] {
         let table = Table::new(server);
         let id = table.resolved();
         table.place.first(usize::MAX, "UpdateItem", || Fate::DropReply);
         assert!(table.store.consume(id.clone()).blocking().unwrap_err().is_transient());
         assert_eq!(state(&table.others, &id), None, "it has been taken");
-        table.place.proxy.calm();
+        table.place.proxy.clear_faults();
         let taken = table.store.consume(id.clone()).blocking().unwrap().expect("the answer");
         assert_eq!(taken.value, Some(value()));
         assert_eq!(table.store.consume(id.clone()).blocking().unwrap(), None, "once");
@@ -148,7 +148,7 @@ fn an_answer_is_not_lost_with_all_replies_to_its_taking() {
 }
 
 #[test]
-fn entries_go_by_themselves_and_expired_ones_are_found_by_the_index() {
+fn entries_are_removed_by_ttl_and_expired_ones_are_found_by_the_index() {
     for server in [dynamodb(), moto(), ministack()] {
         let table = Table::new(server);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -181,7 +181,7 @@ fn entries_go_by_themselves_and_expired_ones_are_found_by_the_index() {
 }
 
 #[test]
-fn nonsense_for_a_reply_is_an_error_and_no_panic() {
+fn an_invalid_reply_is_an_error_and_no_panic() {
     let table = Table::new(dynamodb());
     let id = table.resolved();
     for nonsense in ["", "[1]", "<html/>", "{\"Item\":7}", "{\"Item\":{\"id\":{\"Q\":\"1\"}},\"Responses\":[]}"] {
@@ -195,16 +195,16 @@ fn nonsense_for_a_reply_is_an_error_and_no_panic() {
         ];
         results.into_iter().filter_map(Result::err).for_each(|error| drop(shown(&error)));
     }
-    table.place.proxy.calm();
+    table.place.proxy.clear_faults();
     assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
 }
 
 #[test]
-fn thousands_who_wait_share_their_looks() {
+fn thousands_of_waits_share_requests() {
     let table = Table::new(dynamodb());
     let ids: Vec<_> = (0..100).map(|_| table.pending()).collect();
     let start = Instant::now();
-    // Never more often than every 25 ms, however many begin to wait meanwhile; one request looks for a hundred.
+    // There is at most one round of requests every 25 ms, for any number of new waiters. One request reads a hundred replies.
     let assert_few = || {
         let looks = table.place.proxy.count("BatchGetItem");
         let rounds = start.elapsed().as_millis() as usize / 25 + 1;
@@ -224,7 +224,7 @@ fn thousands_who_wait_share_their_looks() {
 }
 
 #[test]
-fn a_wait_looks_again_for_what_dynamodb_had_no_time_for() {
+fn a_wait_repeats_unprocessed_keys() {
     let table = Table::new(dynamodb());
     let id = table.pending();
     table.place.proxy.on(|request| {
@@ -237,12 +237,12 @@ fn a_wait_looks_again_for_what_dynamodb_had_no_time_for() {
     let waiting = begin(table.store.settled(id.clone(), LONG));
     table.place.proxy.wait_for("BatchGetItem", 4);
     table.others.resolve(id, value()).blocking().unwrap();
-    table.place.proxy.calm();
+    table.place.proxy.clear_faults();
     assert!(end([waiting]).remove(0).unwrap());
 }
 
 #[test]
-fn nobody_looks_when_nobody_waits() {
+fn no_requests_are_sent_without_waiters() {
     let table = Table::new(dynamodb());
     let id = table.pending();
     for round in 0..2 {
@@ -255,7 +255,7 @@ fn nobody_looks_when_nobody_waits() {
                 assert!(end([waiting]).remove(0).unwrap());
             }
         }
-        // One more may have been under way; the next would come within a second.
+        // One more request may have been under way. Another one would come within a second.
         std::thread::sleep(Duration::from_millis(100));
         table.place.proxy.reset_counts();
         std::thread::sleep(Duration::from_millis(1_300));
@@ -264,7 +264,7 @@ fn nobody_looks_when_nobody_waits() {
 }
 
 #[test]
-fn a_missing_table_is_named_and_can_be_made() {
+fn a_missing_table_is_named_and_can_be_created() {
     let place = Place::new(dynamodb(), "");
     let store = store(&place.proxy.endpoint(), &place.name);
     for error in [
@@ -277,7 +277,7 @@ fn a_missing_table_is_named_and_can_be_made() {
         assert!(matches!(error, Error::Resolution { .. }) && text.contains(&place.name), "{error:?}");
         assert!(text.contains("create_table()"), "{text}");
     }
-    // Also if replies to that are lost.
+    // The table is created also if responses to the creation are lost.
     place.first(1, "CreateTable", || Fate::DropReply);
     store.create_table().blocking().unwrap();
     place.first(1, "UpdateTimeToLive", || Fate::DropReply);
@@ -286,9 +286,9 @@ fn a_missing_table_is_named_and_can_be_made() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_is_named_and_another_one_can_be_given() {
+fn an_answer_that_is_too_large_is_an_error_and_can_be_replaced() {
     let table = Table::new(dynamodb());
-    // The queue on another server, the replies at this one.
+    // The queue is on another server than the replies.
     let queue = Place::moto();
     let backend = queue.builder().create_missing(true).replies(Arc::new(table.store.clone())).build();
     let jobs: Mailbox<u64, String> = Connection::new(backend).mailbox(&queue.name).unwrap();
@@ -313,7 +313,7 @@ fn a_request_is_answered_over_a_network_that_loses_every_first_reply() {
         for place in [&table.place, &queue] {
             let mut seen = Vec::new();
             place.proxy.on(move |request| {
-                // A lost reply to a receive leases the message for nobody.
+                // A lost reply to a receive leases a message that no receiver gets, so leases are short.
                 let is_first = request.operation != "ReceiveMessage" && !seen.contains(&request.operation);
                 seen.push(request.operation.clone());
                 if is_first { Fate::DropReply } else { Fate::Pass }
@@ -323,7 +323,7 @@ fn a_request_is_answered_over_a_network_that_loses_every_first_reply() {
         let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
         message.reply(&(message.body + 1)).blocking().unwrap();
         assert_eq!(reply.wait().timeout(LONG).blocking().unwrap(), 21);
-        // A reply is found again by its id, by another program, until it is taken.
+        // Another program can read the reply by its id until it is consumed.
         let again: Reply<u64> = jobs.reply(reply.id().clone());
         assert!(matches!(again.wait().timeout(LONG).blocking(), Err(Error::ReplyExpired { .. })));
     }

@@ -1,4 +1,4 @@
-//! Waiting: long polls that all share and that strand nothing.
+//! Waits: shared long polls that lose no message.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use postbox_test_servers::Fate;
 use super::{HOURS, LONG, Place, assert_passing, begin, end, json, refusal};
 
 #[test]
-fn thousands_wait_on_one_long_poll() {
+fn thousands_of_waits_share_long_polls() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.proxy.reset_counts();
@@ -22,9 +22,9 @@ fn thousands_wait_on_one_long_poll() {
     }
     let mut bodies: Vec<u64> = end(waiting).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();
-    assert_eq!(bodies, (0..40).collect::<Vec<_>>(), "those who came first have them");
+    assert_eq!(bodies, (0..40).collect::<Vec<_>>(), "the first receivers have them");
     drop(rest);
-    // Sixteen polls at most, and as many messages as requests at worst.
+    // At most sixteen polls run at a time. In the worst case each returns one message.
     assert!(
         place.proxy.open() <= 16 + 4 && place.proxy.count("ReceiveMessage") <= 1 + 40 + 16,
         "{:?}",
@@ -32,15 +32,15 @@ fn thousands_wait_on_one_long_poll() {
     );
 }
 
-/// Each receiver has a poll and an error of its own.
+/// Without batching, each receiver has a separate poll and error.
 #[test]
-fn without_gathering_each_who_waits_hears_that_his_poll_failed() {
+fn without_batching_each_waiter_gets_the_error_of_its_poll() {
     let place = Place::moto();
     place.jobs();
     let jobs = place.mailbox(place.builder().gather(false));
     jobs.counts().blocking().unwrap();
     place.proxy.reset_counts();
-    // One that hangs keeps the others from nothing.
+    // A poll that hangs does not affect the others.
     let mut is_first = true;
     place.proxy.on(move |request| match request.operation == "ReceiveMessage" {
         true if std::mem::take(&mut is_first) => Fate::Stall,
@@ -51,17 +51,17 @@ fn without_gathering_each_who_waits_hears_that_his_poll_failed() {
     let mut waiting = vec![receive()];
     place.proxy.wait_until_held(1);
     waiting.extend([receive(), receive()]);
-    // The receiver that has waited longest is told, as with messages.
+    // The receiver that has waited longest gets the error, as it would get a message.
     let last = waiting.pop();
     for result in end(waiting) {
         let error = result.unwrap_err();
         assert!(!error.is_transient() && error.to_string().contains("AccessDenied"), "{error:?}");
     }
-    assert_eq!(place.proxy.count("ReceiveMessage"), 3, "nobody asks for ever");
+    assert_eq!(place.proxy.count("ReceiveMessage"), 3, "no further polls are sent");
     drop(last);
 }
 
-/// It comes while the poll is under way that was made for a dropped receive.
+/// Sends a message during the poll of a receive that has ended, and asserts that another receiver gets it.
 fn assert_given_back(place: &Place, leave: impl FnOnce()) {
     place.proxy.wait_for("ReceiveMessage", 1);
     leave();
@@ -73,7 +73,7 @@ fn assert_given_back(place: &Place, leave: impl FnOnce()) {
 }
 
 #[test]
-fn a_wait_that_is_dropped_strands_nothing() {
+fn a_dropped_wait_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
     let waiting = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
@@ -81,10 +81,10 @@ fn a_wait_that_is_dropped_strands_nothing() {
 }
 
 #[test]
-fn a_wait_whose_time_is_over_strands_nothing() {
+fn a_wait_that_times_out_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
-    // The poll for them lasts as long as the longest.
+    // The shared poll lasts as long as the longest wait.
     let long = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
     let short = begin(jobs.receive().visibility_timeout(HOURS).wait_time(Duration::from_millis(100)));
     assert!(end([short]).remove(0).unwrap().is_empty());
@@ -92,7 +92,7 @@ fn a_wait_whose_time_is_over_strands_nothing() {
 }
 
 #[test]
-fn a_mailbox_that_is_closed_strands_nothing() {
+fn a_closed_mailbox_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
     let waiting = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
@@ -103,7 +103,7 @@ fn a_mailbox_that_is_closed_strands_nothing() {
 }
 
 #[test]
-fn a_receive_that_does_not_wait_and_is_dropped_strands_nothing() {
+fn a_dropped_receive_without_a_wait_loses_no_message() {
     let place = Place::moto();
     let jobs = place.jobs();
     jobs.send(&7).blocking().unwrap();
@@ -111,14 +111,14 @@ fn a_receive_that_does_not_wait_and_is_dropped_strands_nothing() {
     let receive = begin(jobs.receive().visibility_timeout(HOURS));
     place.proxy.wait_until_held(1);
     drop(receive);
-    place.proxy.calm();
+    place.proxy.clear_faults();
     place.proxy.wait_for("ChangeMessageVisibility", 1);
     let got = place.others().receive().wait_time(LONG).blocking().unwrap();
     assert_eq!(got[0].body, 7);
 }
 
 #[test]
-fn each_visibility_has_a_poll_of_its_own() {
+fn each_visibility_has_a_separate_poll() {
     let place = Place::moto();
     let jobs = place.jobs();
     let (sender, asked) = std::sync::mpsc::channel();
@@ -134,7 +134,7 @@ fn each_visibility_has_a_poll_of_its_own() {
     let mut first: Vec<_> = [asked.recv().unwrap(), asked.recv().unwrap()].into();
     first.sort_unstable();
     assert_eq!(first, [Some(300), Some(43_200)]);
-    assert!(asked.try_recv().is_err(), "two polls for four who wait");
+    assert!(asked.try_recv().is_err(), "four receivers share two polls");
     place.others().send_batch(&[1, 2, 3, 4]).blocking().unwrap();
     let mut bodies: Vec<u64> = end(waiting).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();
@@ -142,7 +142,7 @@ fn each_visibility_has_a_poll_of_its_own() {
 }
 
 #[test]
-fn a_poll_that_fails_is_the_error_of_all_who_wait_and_the_next_one_works() {
+fn a_failed_poll_is_the_error_of_all_waiters_and_the_next_one_works() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || Fate::Stall);
@@ -154,14 +154,14 @@ fn a_poll_that_fails_is_the_error_of_all_who_wait_and_the_next_one_works() {
         assert_passing(&result.map(drop).unwrap_err(), &place.name);
     }
     assert_eq!(place.proxy.count("ReceiveMessage"), 3, "one poll, three attempts");
-    place.proxy.calm();
+    place.proxy.clear_faults();
     jobs.send(&7).blocking().unwrap();
     assert_eq!(jobs.receive().wait_time(LONG).blocking().unwrap()[0].body, 7);
 }
 
-/// SQS counts whole seconds, and its answer may be late: nobody waits for that.
+/// SQS waits for whole seconds and may answer late. The receive ends in time.
 #[test]
-fn a_wait_ends_in_its_own_time_whatever_the_poll_does() {
+fn a_wait_ends_in_time_if_the_poll_does_not() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || Fate::Stall);
@@ -173,7 +173,7 @@ fn a_wait_ends_in_its_own_time_whatever_the_poll_does() {
     assert_eq!(place.proxy.count("ReceiveMessage"), 1, "the poll of them all has not ended");
 }
 
-/// A connection may be dead and nobody knows. The SDK gives it up long after the end of its poll.
+/// A connection may be dead without a sign. The SDK gives it up long after the end of the poll.
 #[test]
 fn a_poll_that_does_not_end_is_replaced() {
     let place = Place::moto();
@@ -188,10 +188,10 @@ fn a_poll_that_does_not_end_is_replaced() {
 }
 
 #[test]
-fn a_wait_goes_on_after_a_poll_that_brought_nothing() {
+fn a_wait_continues_after_an_empty_poll() {
     let place = Place::moto();
     let jobs = place.jobs();
-    // The poll that the short one began ends before the long one's time.
+    // The poll of the short receive ends before the wait of the long one.
     let short = begin(jobs.receive().wait_time(Duration::from_secs(1)));
     place.proxy.wait_for("ReceiveMessage", 1);
     let long = begin(jobs.receive().wait_time(LONG));
@@ -201,9 +201,9 @@ fn a_wait_goes_on_after_a_poll_that_brought_nothing() {
     assert_eq!(end([long]).remove(0).unwrap()[0].body, 7);
 }
 
-/// A server, or something before it, that answers long polls at once.
+/// A server or a proxy may answer long polls at once.
 #[test]
-fn a_server_that_does_not_wait_is_not_asked_all_the_time() {
+fn a_server_that_does_not_support_long_polls_is_not_polled_without_pause() {
     let place = Place::moto();
     let jobs = place.jobs();
     place.first(usize::MAX, "ReceiveMessage", || super::answer(200, "{}"));

@@ -1,4 +1,4 @@
-//! What is dropped is dropped under no lock.
+//! Values are dropped while no lock is held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use postbox::codec::{Codec, Decode, Encode};
 use postbox::testing::ManualClock;
 use postbox::*;
 
-/// Bytes as they are, not even copied.
+/// A codec that does not copy bytes.
 struct AsIs;
 
 impl Codec for AsIs {
@@ -31,7 +31,7 @@ impl Decode<bytes::Bytes> for AsIs {
 
 type Bodies = Mailbox<bytes::Bytes, (), AsIs>;
 
-/// A body that uses its mailbox when it is dropped, and says that it was.
+/// A body that uses its mailbox when it is dropped, and counts the drop.
 struct Nosy(Bodies, Vec<u8>, Arc<AtomicUsize>);
 
 impl AsRef<[u8]> for Nosy {
@@ -47,7 +47,7 @@ impl Drop for Nosy {
     }
 }
 
-/// Of each body the mailbox has the last reference, so that it is dropped by the verb that ends it.
+/// Drops bodies in every verb that removes a message. The mailbox holds the last reference to each body.
 fn drop_nosy_bodies(length: usize) {
     let clock = ManualClock::new();
     let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone()))).max_size(2);
@@ -61,10 +61,10 @@ fn drop_nosy_bodies(length: usize) {
         leases.iter().for_each(|lease| lease.acknowledge().blocking().unwrap());
         leases.len()
     };
-    // Expired.
+    // Messages expire.
     draft().expires_in(Duration::from_secs(1)).blocking().unwrap();
     clock.advance(Duration::from_secs(1));
-    // A duplicate, refused in three ways, acknowledged.
+    // A duplicate, three refused sends, and an acknowledged message.
     draft().deduplication_id("x").blocking().unwrap();
     draft().deduplication_id("x").blocking().unwrap();
     draft().blocking().unwrap();
@@ -74,7 +74,7 @@ fn drop_nosy_bodies(length: usize) {
     assert!(batch.blocking().unwrap()[0].is_err());
     assert!(draft().id("no UUID").blocking().is_err());
     assert_eq!(finish(), 2);
-    // Cancelled, purged, dead and purged, deleted.
+    // A cancelled message, a purge, a purged dead letter, and a deleted mailbox.
     let delayed = draft().delay(Duration::from_secs(9)).blocking().unwrap();
     assert!(mailbox.cancel(&delayed).blocking().unwrap());
     draft().blocking().unwrap();
@@ -93,7 +93,7 @@ fn a_body_may_use_its_mailbox_when_it_is_dropped() {
     [0, 1, 64, 65, 1000].into_iter().for_each(drop_nosy_bodies);
 }
 
-/// The same for bodies of another thread, which go by way of the inbox.
+/// The same for bodies that another thread sends.
 #[test]
 fn a_body_of_another_thread_may_use_its_mailbox_when_it_is_dropped() {
     for length in [0, 1, 64, 65, 1000] {

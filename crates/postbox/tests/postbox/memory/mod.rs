@@ -1,4 +1,4 @@
-//! The memory backend by the process's own clock: executors, threads, scale, and what it leaves behind.
+//! The memory backend with the system's clock: executors, threads, scale, and removal of unused state.
 
 mod drops;
 mod threads;
@@ -14,7 +14,7 @@ use postbox::reply::SCAN_LIMIT;
 use postbox::testing::ManualClock;
 use postbox::*;
 
-async fn a_day_of_work(name: &str) {
+async fn run_all_operations(name: &str) {
     let mailbox: Mailbox<String, usize> = postbox::open(format!("memory://{name}")).await.unwrap();
     let id = mailbox.send("plain").attribute("k", "v").await.unwrap();
     let message = mailbox.receive().wait_time(Duration::from_secs(5)).await.unwrap().remove(0);
@@ -25,7 +25,7 @@ async fn a_day_of_work(name: &str) {
     assert_eq!(again.delivery_count, 2);
     again.acknowledge().await.unwrap();
 
-    // A delayed message wakes a receiver, and the answer wakes its waiter.
+    // A delayed message wakes a receiver, and the reply wakes the client.
     let reply = mailbox.send_expecting_reply("later").delay(Duration::from_millis(20)).await.unwrap();
     let worker = mailbox.clone();
     let handled = thread::spawn(move || {
@@ -39,23 +39,23 @@ async fn a_day_of_work(name: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_tokio() {
-    // The futures are `Send + 'static`.
-    tokio::spawn(a_day_of_work("memory-tokio")).await.unwrap();
+    // `tokio::spawn` needs futures that are `Send + 'static`.
+    tokio::spawn(run_all_operations("memory-tokio")).await.unwrap();
 }
 
 #[tokio::test]
 async fn on_tokio_with_one_thread() {
-    a_day_of_work("memory-tokio-one").await;
+    run_all_operations("memory-tokio-one").await;
 }
 
 #[test]
 fn on_smol() {
-    smol::block_on(smol::spawn(a_day_of_work("memory-smol")));
+    smol::block_on(smol::spawn(run_all_operations("memory-smol")));
 }
 
 #[test]
 fn on_a_plain_thread() {
-    postbox_core::wait_for(a_day_of_work("memory-thread"));
+    postbox_core::wait_for(run_all_operations("memory-thread"));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn nothing_happens_before_an_operation_is_awaited() {
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(1, 0, 0, 0));
 }
 
-/// How many threads this process has.
+/// The number of threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
@@ -115,7 +115,7 @@ fn ten_thousand_waits_need_no_thread_each() {
                 )
             })
             .collect();
-        // Let them all begin to wait.
+        // Let all receivers begin to wait.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -150,14 +150,14 @@ fn parked_receivers_use_no_processor_time() {
             thread::spawn(move || mailbox.receive().wait_time(Duration::from_millis(1500)).blocking().unwrap().len())
         })
         .collect();
-    crate::uses_no_processor_time(|| {
+    crate::assert_uses_no_processor_time(|| {
         assert!(matches!(reply.wait().timeout(Duration::from_secs(1)).blocking(), Err(Error::ReplyTimeout { .. })));
     });
     waits.into_iter().for_each(|wait| assert_eq!(wait.join().unwrap(), 0));
 }
 
 #[test]
-fn mailboxes_that_are_empty_and_unused_do_not_stay() {
+fn empty_mailboxes_without_handles_are_removed() {
     let connection = Connection::new(MemoryBackend::new());
     for number in 0..100 {
         let mailbox: Mailbox<u32> = connection.mailbox(&format!("client-{number}")).unwrap();
@@ -179,7 +179,7 @@ fn mailboxes_that_are_empty_and_unused_do_not_stay() {
 }
 
 #[test]
-fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
+fn an_idle_mailbox_is_removed_with_its_messages() {
     let clock = ManualClock::new();
     let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
     let expiring = connection.clone().idle_expiry(Duration::from_secs(60));
@@ -190,7 +190,7 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
         thread::yield_now();
     }
     clock.advance(Duration::from_secs(59));
-    // Used again in time.
+    // The mailbox is used again before the idle time has passed.
     let mailbox: Mailbox<u32> = connection.mailbox("client-7").unwrap();
     clock.advance(Duration::from_secs(10));
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 1);
@@ -204,9 +204,9 @@ fn a_mailbox_that_is_idle_for_too_long_goes_with_what_is_in_it() {
     }
 }
 
-/// The look at it comes at the moment at which its last handle goes: it has just been used, and stays.
+/// The idle check runs when the last handle is dropped. The mailbox was used just before, so it is not removed.
 #[test]
-fn a_mailbox_is_not_idle_at_the_moment_it_is_left() {
+fn a_mailbox_is_not_idle_when_its_last_handle_is_dropped() {
     for round in 0..4_000 {
         let clock = ManualClock::new();
         let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
@@ -219,7 +219,7 @@ fn a_mailbox_is_not_idle_at_the_moment_it_is_left() {
         }
         let mailbox: Mailbox<u32> = connection.mailbox("client-7").unwrap();
         clock.advance(Duration::from_secs(60));
-        // The other thread takes its time to wake up: now less, now more.
+        // The other thread wakes up after a random delay.
         for _ in 0..round * 4 {
             std::hint::spin_loop();
         }
@@ -232,7 +232,7 @@ fn a_mailbox_is_not_idle_at_the_moment_it_is_left() {
 }
 
 #[test]
-fn expired_replies_do_not_stay_for_ever() {
+fn expired_replies_are_removed() {
     let clock = ManualClock::new();
     let store = MemoryReplyStore::with_clock(Arc::new(clock.clone()));
     for _ in 0..1000 {
@@ -242,14 +242,14 @@ fn expired_replies_do_not_stay_for_ever() {
         thread::yield_now();
     }
     clock.advance(Duration::from_secs(120));
-    // Nobody asks for it: they go by themselves.
+    // The replies are removed without a request for them.
     while !store.is_empty() {
         thread::yield_now();
     }
 }
 
 #[test]
-fn short_replies_do_not_stay_as_long_as_a_long_one() {
+fn short_lived_replies_are_removed_before_long_lived_ones() {
     let clock = ManualClock::new();
     let store = MemoryReplyStore::with_clock(Arc::new(clock.clone()));
     store.create(ReplyId::new(), Duration::from_secs(86_400)).blocking().unwrap();
@@ -260,7 +260,7 @@ fn short_replies_do_not_stay_as_long_as_a_long_one() {
     while store.len() > 1 {
         thread::yield_now();
     }
-    // One task and one alarm, however often an earlier expiry came.
+    // There is one task and one alarm, although earlier expiries were added several times.
     while clock.alarms() != 1 {
         thread::yield_now();
     }
@@ -283,7 +283,7 @@ fn a_mailbox_with_a_delayed_or_leased_message_is_in_use() {
     drop(message);
     clock.advance(Duration::from_secs(8));
     assert_eq!(open().receive().visibility_timeout(Duration::ZERO).blocking().unwrap().len(), 1);
-    // Not used any more, with nothing that is delayed or leased.
+    // The mailbox is unused and has no delayed or leased message.
     while exists() {
         clock.advance(Duration::from_secs(1));
         thread::yield_now();
@@ -291,10 +291,10 @@ fn a_mailbox_with_a_delayed_or_leased_message_is_in_use() {
 }
 
 #[test]
-fn doubles_do_what_they_say() {
+fn test_doubles_inject_the_configured_failures() {
     use postbox::testing::*;
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
-    // Partial failure of a batch.
+    // A batch fails in part.
     mailbox.fail_entries([1], Error::connection("entry 1"));
     let sent = mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
     assert_eq!(sent.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
@@ -304,7 +304,7 @@ fn doubles_do_what_they_say() {
     let done = mailbox.acknowledge_batch(&messages).blocking().unwrap();
     assert_eq!(done.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
     messages[0].acknowledge().blocking().unwrap();
-    // A duplicate, although the first delivery was acknowledged.
+    // A message is delivered twice although its first delivery was acknowledged.
     mailbox.deliver_twice(1);
     let id = mailbox.send(&9).attribute("k", "v").blocking().unwrap();
     for _ in 0..2 {
@@ -313,12 +313,12 @@ fn doubles_do_what_they_say() {
         message.acknowledge().blocking().unwrap();
     }
     assert!(mailbox.receive().blocking().unwrap().is_empty());
-    // A handle that has expired.
+    // A receipt handle has expired.
     mailbox.send(&4).blocking().unwrap();
     let message = mailbox.receive().blocking().unwrap().remove(0);
     assert!(mailbox.expire_handle(&message.receipt_handle) && !mailbox.expire_handle(&message.receipt_handle));
     assert!(matches!(message.acknowledge().blocking(), Err(Error::ReceiptHandleExpired { .. })));
-    // A connection that breaks, for replies too.
+    // The connection fails, also for replies.
     let reply = mailbox.send_expecting_reply(&5).blocking().unwrap();
     mailbox.set_connection_error(Error::connection("Redis down"));
     for broken in [
@@ -345,8 +345,8 @@ fn doubles_do_what_they_say() {
 }
 
 #[test]
-fn a_body_that_cannot_be_decoded_does_not_circle_for_ever() {
-    // No limit of deliveries: the mailbox has one for poison all the same.
+fn a_body_that_cannot_be_decoded_becomes_a_dead_letter() {
+    // The mailbox has no `max_deliveries`. Messages that cannot be decoded have a limit of their own.
     let mailbox: testing::FakeMailbox<u32> = testing::FakeMailbox::new();
     mailbox.untyped().typed::<String, (), Json>().send("poison").blocking().unwrap();
     for _ in 0..UNDECODABLE_DELIVERIES {
@@ -370,7 +370,7 @@ fn idle_time_counts_from_the_last_use() {
     };
     armed();
     clock.advance(Duration::from_secs(59));
-    // Used and left again: the minute starts anew.
+    // A use restarts the idle time of one minute.
     drop(open());
     armed();
     clock.advance(Duration::from_secs(30));
@@ -379,7 +379,7 @@ fn idle_time_counts_from_the_last_use() {
 }
 
 #[test]
-fn a_mailbox_that_becomes_empty_by_itself_does_not_stay() {
+fn a_mailbox_whose_messages_expire_is_removed() {
     let clock = ManualClock::new();
     let connection = Connection::new(MemoryBackend::with_clock(Arc::new(clock.clone())));
     let mailbox: Mailbox<u32> = connection.mailbox("client").unwrap();
@@ -399,7 +399,7 @@ fn a_mailbox_that_becomes_empty_by_itself_does_not_stay() {
 }
 
 #[test]
-fn handles_that_come_and_go_on_threads_meet_in_one_mailbox() {
+fn handles_on_different_threads_use_the_same_mailbox() {
     let connection = Connection::new(MemoryBackend::new());
     let keeper: Mailbox<u32> = connection.mailbox("other").unwrap();
     for _ in 0..300 {
@@ -424,7 +424,7 @@ fn handles_that_come_and_go_on_threads_meet_in_one_mailbox() {
 }
 
 #[test]
-fn a_receipt_of_one_mailbox_is_good_for_nothing_in_another() {
+fn a_receipt_is_refused_by_other_mailboxes() {
     let connection = Connection::new(MemoryBackend::new());
     let [high, low]: [Mailbox<u32>; 2] = ["high", "low"].map(|name| connection.mailbox(name).unwrap());
     high.send(&1).blocking().unwrap();
@@ -466,7 +466,7 @@ fn clones_of_a_reply_all_get_the_answer() {
 }
 
 #[test]
-fn a_stream_rests_between_failures() {
+fn a_stream_pauses_between_failures() {
     use futures_core::Stream as _;
     let mailbox: testing::FakeMailbox<u32> = testing::FakeMailbox::new();
     mailbox.set_connection_error(Error::connection("away"));
@@ -487,7 +487,7 @@ fn a_stream_rests_between_failures() {
 fn the_defaults_of_a_mailbox_are_those_of_the_specification() {
     let mailbox: testing::FakeMailbox<u32, u32> = testing::FakeMailbox::new();
     let second = Duration::from_secs(1);
-    // No wait, one message, visible again after 30 seconds.
+    // A receive does not wait, takes one message, and leases it for 30 s.
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     mailbox.send_batch(&[1, 2]).blocking().unwrap();
     let messages = mailbox.receive().blocking().unwrap();
@@ -496,10 +496,10 @@ fn the_defaults_of_a_mailbox_are_those_of_the_specification() {
     assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 1);
     mailbox.advance(Duration::from_nanos(1));
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(2, 0, 0, 0));
-    // A nack is at once.
+    // A nack makes the message visible at once.
     mailbox.receive().blocking().unwrap()[0].nack().blocking().unwrap();
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(2, 0, 0, 0));
-    // A reply is awaited for 300 seconds.
+    // The default timeout of a reply is 300 s.
     let reply = mailbox.send_expecting_reply(&3).blocking().unwrap();
     mailbox.advance(300 * second - Duration::from_nanos(1));
     assert_eq!(reply.poll().blocking().unwrap(), None);

@@ -1,4 +1,4 @@
-//! What other threads send: nobody can tell the difference.
+//! Messages that other threads send behave like those of the receiving thread.
 
 use std::future::{Future as _, IntoFuture as _};
 use std::pin::pin;
@@ -9,14 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use postbox::backend::Delivery;
 use postbox::clock::{Alarm, Clock, Moment};
 use postbox::testing::ManualClock;
 use postbox::*;
 use proptest::prelude::*;
 
 #[test]
-fn what_another_thread_sent_is_deleted_too() {
+fn delete_removes_messages_of_other_threads() {
     let mailbox: Mailbox<u32> = Connection::new(MemoryBackend::new()).mailbox("jobs").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     thread::scope(|scope| scope.spawn(|| mailbox.send(&1).blocking().unwrap()).join().unwrap());
@@ -25,9 +24,9 @@ fn what_another_thread_sent_is_deleted_too() {
     assert!(mailbox.receive().blocking().unwrap().is_empty());
 }
 
-/// Bodies of any length, each a beginning of the same bytes: peeked at, delivered, delivered again, dead, redriven.
+/// Bodies of any length, each a prefix of the same bytes, are peeked at, delivered, redelivered, dead-lettered and redriven.
 #[test]
-fn bodies_of_every_length_stay_as_they_were_sent() {
+fn bodies_of_every_length_are_unchanged() {
     let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     let bytes: Vec<u8> = (1..=200).collect();
@@ -36,7 +35,7 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
         scope.spawn(|| bodies().for_each(|body| drop(mailbox.send(&body.to_vec()).blocking().unwrap())));
     });
     let peeked = mailbox.peek(1000).blocking().unwrap();
-    assert!(peeked.iter().map(|delivery| &delivery.body[..]).eq(bodies()));
+    assert!(peeked.iter().map(|message| &message.body.as_ref().unwrap()[..]).eq(bodies()));
     let receive = || mailbox.receive().max_messages(1000).blocking().unwrap();
     for delivery_count in 1..3 {
         let messages = receive();
@@ -46,7 +45,7 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
     }
     receive().iter().for_each(|message| message.dead_letter("to see it again").blocking().unwrap());
     let letters = mailbox.dead_letters().list(1000).blocking().unwrap();
-    assert!(letters.iter().map(|letter| &letter.body[..]).eq(bodies()));
+    assert!(letters.iter().map(|letter| &letter.body.as_ref().unwrap()[..]).eq(bodies()));
     assert_eq!(mailbox.dead_letters().redrive(1000).blocking().unwrap(), bytes.len() as u64 + 1);
     let messages = receive();
     assert!(messages.iter().map(|message| &message.body[..]).eq(bodies()));
@@ -55,7 +54,7 @@ fn bodies_of_every_length_stay_as_they_were_sent() {
     assert_eq!(mailbox.approximate_count().blocking().unwrap(), 0);
 }
 
-/// Each body of a batch is good for as long as it is held.
+/// Each body of a batch is valid as long as it is held.
 #[test]
 fn a_body_outlives_those_that_were_received_with_it() {
     let mailbox: Mailbox<Bytes, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("bodies").unwrap();
@@ -73,7 +72,7 @@ fn a_body_outlives_those_that_were_received_with_it() {
             kept.extend(messages.into_iter().map(|message| message.body));
         }
         let mut numbered: Vec<(u8, Bytes)> = (0..40).zip(kept).collect();
-        // Every third goes, until none is left.
+        // Drop every third body, until none is left.
         while !numbered.is_empty() {
             assert!(numbered.iter().all(|(number, kept)| *kept == body(*number)));
             let mut at = 0..;
@@ -82,9 +81,9 @@ fn a_body_outlives_those_that_were_received_with_it() {
     }
 }
 
-/// Headers stay with their message, from delivery to delivery, and no other gets them.
+/// Headers stay with their message over several deliveries, and no other message gets them.
 #[test]
-fn what_came_with_a_message_stays_with_it() {
+fn headers_stay_with_their_message() {
     let mailbox: Mailbox<Vec<u8>, (), Raw> = Connection::new(MemoryBackend::new()).mailbox("parts").unwrap();
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     thread::scope(|scope| {
@@ -142,7 +141,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does the steps, with every message sent by the thread that receives, or by another one. What could be seen of it.
+/// Runs the steps and returns all observable results. Messages are sent by the receiving thread or by another one.
 fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) -> Vec<String> {
     let clock = ManualClock::new();
     let start = clock.now();
@@ -150,13 +149,12 @@ fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) ->
     let connection = max_deliveries.map_or(connection.clone(), |most| connection.max_deliveries(most));
     let mailbox: Mailbox<u32> = connection.mailbox("jobs").unwrap();
     let seconds = Duration::from_secs;
-    // From here on this thread is the one that receives.
+    // From now on this thread receives.
     assert!(mailbox.receive().blocking().unwrap().is_empty());
     let (mut number, mut messages, mut seen) = (0, Vec::<Message<u32>>::new(), Vec::new());
-    let show = |message: &Delivery| {
-        let since = |moment: Moment| moment.as_nanos() - start.as_nanos();
-        let (body, count) = (message.body.clone(), message.delivery_count);
-        format!("{body:?} {count} {} {}", since(message.enqueued_at), since(message.delivered_at))
+    let show = |message: &StoredMessage<u32>| {
+        let since = message.enqueued_at.duration_since(std::time::SystemTime::from(start)).unwrap();
+        format!("{:?} {} {since:?}", message.body, message.delivery_count)
     };
     for step in steps {
         let at = |which: usize| which.checked_rem(messages.len()).map(|at| &messages[at]);
@@ -207,14 +205,14 @@ fn seen(steps: &[Step], max_deliveries: Option<u32>, by_another_thread: bool) ->
 }
 
 #[test]
-fn nobody_can_tell_which_thread_sent() {
+fn the_sending_thread_makes_no_difference() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in prop::collection::vec(step(), 0..60), most in prop::option::of(1u32..4))| {
         prop_assert_eq!(seen(&steps, most, false), seen(&steps, most, true));
     });
 }
 
-/// A clock that jumps while it is read.
+/// A clock that jumps forwards when it is read.
 #[derive(Debug)]
 struct Jumping {
     clock: ManualClock,
@@ -264,7 +262,7 @@ fn a_lease_that_ends_while_messages_are_taken_in_is_behind_them() {
     }
 }
 
-/// A clock whose alarms can be set a second too early.
+/// A clock whose alarms can fire one second too early.
 #[derive(Clone, Debug, Default)]
 struct Early {
     clock: ManualClock,
@@ -296,7 +294,7 @@ impl Wake for Flag {
 }
 
 #[test]
-fn an_alarm_that_rings_too_early_rings_again() {
+fn an_alarm_that_fires_too_early_fires_again() {
     let seconds = Duration::from_secs;
     for (lease, wait) in [(60, 10), (10, 60)] {
         let clock = Early::default();
@@ -307,7 +305,7 @@ fn an_alarm_that_rings_too_early_rings_again() {
         let flag = Arc::new(Flag::default());
         let waker = Waker::from(Arc::clone(&flag));
         let mut receive = pin!(mailbox.receive().wait_time(seconds(wait)).into_future());
-        // It looks a few times before it sleeps.
+        // The receiver reads the clock a few times before it sleeps.
         let mut look = || loop {
             flag.0.store(false, Ordering::SeqCst);
             let looked = receive.as_mut().poll(&mut Context::from_waker(&waker));
@@ -321,7 +319,7 @@ fn an_alarm_that_rings_too_early_rings_again() {
         clock.clock.advance(seconds(9));
         assert!(look().is_pending(), "its time has not come");
         clock.clock.advance(seconds(1));
-        assert!(flag.0.load(Ordering::SeqCst), "nobody wakes it: a lease of {lease} s, a wait of {wait} s");
+        assert!(flag.0.load(Ordering::SeqCst), "the waiter is not woken: a lease of {lease} s, a wait of {wait} s");
         assert_eq!(look(), Poll::Ready(usize::from(lease < wait)));
         drop(leased);
     }

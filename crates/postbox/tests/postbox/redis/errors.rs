@@ -1,4 +1,4 @@
-//! What goes wrong has a readable reason, says whether trying again helps, and shows no secret.
+//! Errors have a readable reason, say whether a retry can succeed, and show no secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::{apart, jobs, until};
 
 const SECRET: &str = "s3cret-Pa55";
 
-/// What opening a mailbox and sending to it comes to.
+/// The error of opening a mailbox or sending to it.
 fn failure(uri: &str) -> Error {
     let opened = postbox::open::<u64, (), Json>(uri).blocking();
     opened.and_then(|jobs| jobs.send(&1).blocking()).expect_err(uri)
 }
 
-/// It fails for good (or not), with these words, and without the secret.
+/// Asserts that a send fails permanently or transiently, that the error contains `words`, and that it shows no secret.
 fn assert_fails(uri: &str, is_transient: bool, words: &[&str]) {
     let error = failure(uri);
     let (text, debug) = (error.to_string(), format!("{error:?}"));
@@ -33,7 +33,7 @@ fn assert_fails(uri: &str, is_transient: bool, words: &[&str]) {
 }
 
 #[test]
-fn a_wrong_user_or_password_is_refused_for_good() {
+fn a_wrong_user_or_password_is_a_permanent_error() {
     let redis = Redis::builder().password("right").user("reader", "on >read ~* &* +@read +@connection").start();
     let place = |user: &str| format!("redis://{user}127.0.0.1:{}/jobs", redis.port());
     let refused = ["refuses the user or the password", "127.0.0.1"];
@@ -45,7 +45,7 @@ fn a_wrong_user_or_password_is_refused_for_good() {
 }
 
 #[test]
-fn a_user_who_loses_the_right_is_told() {
+fn a_user_that_loses_its_permission_gets_an_error() {
     let redis = Redis::builder().user("worker", "on >work ~* &* +@all").start();
     let uri = format!("redis://worker:work@127.0.0.1:{}/jobs", redis.port());
     let jobs: Mailbox<u64> = postbox::open(uri).blocking().unwrap();
@@ -59,14 +59,14 @@ fn a_user_who_loses_the_right_is_told() {
 }
 
 #[test]
-fn tls_that_does_not_fit_is_refused_for_good() {
+fn a_tls_mismatch_is_a_permanent_error() {
     let (certificates, others) = (Certificates::generate(), Certificates::generate());
     let (tls, plain) = (Redis::builder().tls(&certificates).start(), Redis::start());
     let ca = |certificates: &Certificates| format!("?ca={}", certificates.ca().display());
     let at = |scheme: &str, redis: &Redis| format!("{scheme}://127.0.0.1:{}/jobs", redis.port());
     assert_fails(&format!("{}{}", at("rediss", &tls), ca(&others)), false, &["does not agree on TLS"]);
     assert_fails(&at("rediss", &tls), false, &["does not agree on TLS"]);
-    // Servers that take the one for the other wait for more, or hang up without a word.
+    // A server that gets TLS instead of plain text, or plain text instead of TLS, waits for more bytes or closes the connection.
     assert_fails(&format!("{}{}", at("rediss", &plain), ca(&certificates)), true, &["does not answer", "TLS"]);
     let error = failure(&at("redis", &tls));
     assert!(error.to_string().contains("cannot be reached, or does not answer"), "{error}");
@@ -75,7 +75,7 @@ fn tls_that_does_not_fit_is_refused_for_good() {
 }
 
 #[test]
-fn a_full_server_takes_no_message_and_gives_those_that_it_has() {
+fn a_full_server_refuses_sends_and_still_delivers() {
     let redis = Redis::builder().max_memory("6mb", "noeviction").start();
     let url = redis.url();
     let texts: Mailbox<String> = apart(&url).mailbox("texts").unwrap();
@@ -89,7 +89,7 @@ fn a_full_server_takes_no_message_and_gives_those_that_it_has() {
     };
     assert!(matches!(&error, Error::MailboxFull { limit, .. } if limit.contains("maxmemory")), "{error:?}");
     assert!(error.is_transient() && sent > 20, "{sent}");
-    // Another program, and one with settings.
+    // Another connection, and one whose mailbox has settings.
     for other in [apart(&url), apart(&url).max_deliveries(7)] {
         let texts: Mailbox<String> = other.mailbox("texts").unwrap();
         assert!(matches!(texts.send(&text).blocking(), Err(Error::MailboxFull { .. })));
@@ -100,7 +100,7 @@ fn a_full_server_takes_no_message_and_gives_those_that_it_has() {
         messages[1].acknowledge().blocking().unwrap();
         messages[2].acknowledge().blocking().unwrap();
         sent -= 2;
-        // Until the last of the freed memory is used again.
+        // Send until the freed memory is used again.
         while texts.send(&text).blocking().is_ok() {
             sent += 1;
         }
@@ -116,7 +116,7 @@ fn a_full_server_takes_no_message_and_gives_those_that_it_has() {
 }
 
 #[test]
-fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
+fn a_server_that_evicts_keys_is_refused_unless_allowed() {
     let redis = Redis::builder().max_memory("50mb", "allkeys-lru").start();
     let uri = format!("{}/jobs", redis.url());
     assert_fails(&uri, false, &["may evict", "noeviction", "allow_eviction=true"]);
@@ -131,19 +131,19 @@ fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
 }
 
 #[test]
-fn a_replica_says_that_it_is_one() {
+fn an_error_names_a_replica_as_the_cause() {
     let primary = Redis::start();
     let replica = Redis::builder().replica_of(&primary).start();
     assert_fails(&format!("{}/jobs?timeout=0.1", replica.url()), true, &["is a replica", "connect to the primary"]);
 }
 
-/// It becomes one, and later a primary again: operations wait for that.
+/// Operations wait until a server that became a replica is a primary again.
 #[test]
-fn a_primary_that_becomes_a_replica_is_waited_for() {
+fn operations_wait_for_a_primary_that_became_a_replica() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     jobs.send(&1).blocking().unwrap();
-    // It is one before it has its copy, and that primary it will not find.
+    // The server becomes a replica at once, before it copies any data. Its primary does not exist.
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let sending = std::thread::spawn({
         let jobs = jobs.clone();
@@ -156,12 +156,13 @@ fn a_primary_that_becomes_a_replica_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_loads_its_data_is_waited_for() {
+fn operations_wait_for_a_server_that_loads_its_data() {
     let redis = Redis::builder().durable().start();
     let patient = jobs(&apart(&redis.url()));
     let hasty: Mailbox<u64> = postbox::open(format!("{}/jobs?timeout=0.01", redis.url())).blocking().unwrap();
     patient.send(&1).blocking().unwrap();
-    // It looks after its clients every thousand commands, and takes a tenth of a second for these.
+    // While it loads the append-only file, the server handles clients after every 1 000 commands, which take 100 ms with the
+    // delay below.
     redis.command(&["EVAL", "for i = 1, 12000 do redis.call('SET', 'key' .. i, i) end", "0"]);
     redis.configure("key-load-delay", "100");
     redis.kill();
@@ -180,7 +181,7 @@ fn a_server_that_loads_its_data_is_waited_for() {
 }
 
 #[test]
-fn a_node_of_a_cluster_says_how_to_write_it() {
+fn a_single_node_of_a_cluster_is_an_error_with_the_right_scheme() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
     for url in cluster.urls() {
         assert_fails(&format!("{url}/jobs"), false, &["cluster", "redis+cluster://"]);
@@ -195,13 +196,13 @@ fn a_server_that_is_no_cluster_is_refused_as_one() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_port_without_a_server_is_a_transient_error() {
     let redis = Redis::start();
     let port = redis.port();
     redis.kill();
     for scheme in ["redis", "redis+cluster", "redis+sentinel"] {
         let uri = format!("{scheme}://:{SECRET}@127.0.0.1:{port}/jobs?primary=postbox");
-        // At once: nobody's patience is asked for.
+        // The error comes at once, without the timeout.
         let error = postbox::open::<u64, (), Json>(&uri).blocking().expect_err(&uri);
         assert!(error.is_transient(), "{error:?}");
         assert!(error.to_string().contains(&format!("{scheme}://127.0.0.1:{port}")), "{error}");
@@ -213,7 +214,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn a_uri_that_is_wrong_says_what_is_allowed() {
+fn an_invalid_uri_is_an_error_that_lists_what_is_allowed() {
     let cases: &[(&str, &[&str])] = &[
         ("redis://h/jobs?db=x", &["db", "\"x\"", "whole number"]),
         ("redis://h/jobs?db=-1", &["db", "\"-1\"", "0 or more"]),
@@ -260,7 +261,7 @@ fn a_uri_that_is_wrong_says_what_is_allowed() {
     assert!(error.to_string().contains("open()"), "{error}");
 }
 
-/// Without its password.
+/// Removes the password, so that the server accepts all clients.
 fn redis_is_open(redis: &Redis) {
     let mut client = redis.client().unwrap();
     client.call(&["AUTH", SECRET]).unwrap();
@@ -273,7 +274,7 @@ fn a_database_that_the_server_does_not_have_is_refused() {
     assert_fails(&format!("{}/jobs?db=99", redis.url()), false, &["DB index"]);
 }
 
-/// Keeps all that is logged.
+/// A layer that records all events and spans.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<String>>);
 

@@ -1,4 +1,4 @@
-//! Other servers take over: replicas, nodes of a cluster, a primary that sentinels chose.
+//! Fail-over: replicas, nodes of a cluster, primaries that sentinels choose, slot migrations.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::work::Work;
 use super::{JOBS_CHANNEL, LONG, apart_in_cluster, jobs, listeners, until, waiting_for_one};
 
 #[test]
-fn a_send_waits_for_replicas_and_says_when_they_do_not_come() {
+fn a_send_waits_for_replicas_and_fails_without_them() {
     let primary = Redis::start();
     let replica = Redis::builder().replica_of(&primary).start();
     let open = |timeout: &str| -> Mailbox<u64> {
@@ -18,7 +18,7 @@ fn a_send_waits_for_replicas_and_says_when_they_do_not_come() {
     };
     let (patient, jobs) = (open("60"), open("0.2"));
     patient.send(&1).blocking().unwrap();
-    // It has it.
+    // The replica has the message.
     assert_eq!(replica.command(&["LLEN", "{queue:jobs}:pending"]), "1");
     replica.pause();
     let error = jobs.send(&2).deduplication_id("two").blocking().unwrap_err();
@@ -31,16 +31,16 @@ fn a_send_waits_for_replicas_and_says_when_they_do_not_come() {
     assert!(errors.iter().all(Error::is_transient));
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 4);
     replica.resume();
-    // The same again is no second message.
+    // Repeating the send stores no second message.
     until("an answer", || jobs.send(&2).deduplication_id("two").blocking().is_ok());
     patient.send(&5).blocking().unwrap();
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 5);
     assert_eq!(replica.command(&["LLEN", "{queue:jobs}:pending"]), "5");
 }
 
-/// What is not waited for blocks nobody else.
+/// A send that waits for replicas does not block other operations.
 #[test]
-fn others_go_on_while_a_send_waits_for_replicas() {
+fn a_send_that_waits_for_replicas_blocks_no_other_operation() {
     let redis = Redis::start();
     let uri = format!("{}/jobs?min_replicas=1&replica_timeout=3", redis.url());
     let jobs: Mailbox<u64> = postbox::open(uri).blocking().unwrap();
@@ -64,12 +64,13 @@ fn report(what: &str, work: &Work, pause: Duration) {
 }
 
 #[test]
-fn a_primary_of_a_cluster_that_is_killed_loses_nothing_that_returned() {
+fn a_killed_cluster_primary_loses_no_confirmed_operation() {
     let cluster = RedisCluster::start(3, 1);
     let uri = format!("{}/jobs?min_replicas=1&replica_timeout=0.5", cluster.url());
     let mailboxes = [postbox::open(uri).blocking().unwrap()];
     let mut pause = Duration::ZERO;
-    // Acknowledgements are not waited for: the last ones may be lost with the primary, and their messages come back.
+    // Acknowledgements do not wait for replicas. The last ones may be lost with the primary, and their messages are delivered
+    // again.
     let work = Work::during(&mailboxes, Duration::from_secs(10), |work| {
         work.goes_on(100);
         let node = cluster.primary_of_key("{queue:jobs}");
@@ -81,7 +82,7 @@ fn a_primary_of_a_cluster_that_is_killed_loses_nothing_that_returned() {
         assert_ne!(cluster.primary_of_key("{queue:jobs}"), node);
         cluster.restart(node);
         cluster.wait_until_ok();
-        // With its replica back, sends succeed again.
+        // When the replica has returned, sends succeed again.
         let before = work.many_sent();
         until("sends", || work.many_sent() > before + 50);
         work.goes_on(50);
@@ -90,7 +91,7 @@ fn a_primary_of_a_cluster_that_is_killed_loses_nothing_that_returned() {
 }
 
 #[test]
-fn those_who_wait_in_a_cluster_are_woken_by_the_replica_that_took_over() {
+fn waiting_receivers_in_a_cluster_are_woken_after_a_fail_over() {
     let cluster = RedisCluster::start(3, 1);
     let waiting = waiting_for_one(&apart_in_cluster(&cluster));
     let node = cluster.primary_of_key("{queue:jobs}");
@@ -104,7 +105,7 @@ fn those_who_wait_in_a_cluster_are_woken_by_the_replica_that_took_over() {
 }
 
 #[test]
-fn a_primary_that_sentinels_replace_loses_nothing_that_returned() {
+fn a_primary_replaced_by_sentinels_loses_no_confirmed_operation() {
     let servers = RedisSentinel::start();
     let hosts: Vec<String> = servers.sentinels().iter().map(|redis| format!("127.0.0.1:{}", redis.port())).collect();
     let uri = format!("redis+sentinel://{}/jobs?primary={}", hosts.join(","), servers.primary_name());
@@ -114,7 +115,7 @@ fn a_primary_that_sentinels_replace_loses_nothing_that_returned() {
     let waiting = std::thread::spawn({
         let idle = idle.clone();
         move || loop {
-            // An outage that takes longer than its patience is reported, and passes.
+            // An operation fails with a transient error if the outage takes longer than its timeout.
             match idle.receive().wait_time(LONG).blocking() {
                 Ok(messages) => return messages[0].body,
                 Err(error) => assert!(error.is_transient(), "{error:?}"),
@@ -139,9 +140,9 @@ fn a_primary_that_sentinels_replace_loses_nothing_that_returned() {
 }
 
 #[test]
-fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
+fn a_slot_migration_under_load_loses_and_duplicates_nothing() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
-    // More patience than the slot is held for, however busy the machine is.
+    // The timeout is longer than the migration takes on a busy machine.
     let open = |timeout: u32| postbox::open(format!("{}/jobs?timeout={timeout}", cluster.url())).blocking().unwrap();
     let mailboxes = [open(60), open(61)];
     let slot = cluster.slot_of("{queue:jobs}");
@@ -161,13 +162,14 @@ fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
             work.goes_on(100);
             let to = (cluster.primary_of_slot(slot) + step % 2 + 1) % 3;
             let migration = cluster.begin_migration(slot, to);
-            // Between the nodes until clients of both have met it, with no key moved, half of them, and all.
+            // The slot is between the nodes, with none, half and all of its keys moved. Each stage lasts until clients of both nodes
+            // have used the slot.
             let keys = migration.keys();
             let (first, last) = keys.split_at(keys.len() / 2);
             for some in [&[][..], first, last] {
                 some.iter().for_each(|key| migration.move_key(key));
                 let before = held();
-                until("somebody who is sent away", || held() > before);
+                until("a redirected request", || held() > before);
             }
             migration.move_keys();
             migration.finish();
@@ -180,7 +182,7 @@ fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn those_who_wait_are_woken_after_their_slot_has_moved() {
+fn waiting_receivers_are_woken_after_a_slot_migration() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
     let (one, two) = (apart_in_cluster(&cluster), apart_in_cluster(&cluster));
     jobs(&two).create().blocking().unwrap();
@@ -199,7 +201,7 @@ fn those_who_wait_are_woken_after_their_slot_has_moved() {
         migration.finish();
         sending.join().unwrap().unwrap();
         assert_eq!(waiting.join().unwrap(), number);
-        // And receivers that begin to wait now.
+        // Receivers that begin to wait now are woken too.
         let waiting = waiting_for_one(&one);
         until("a subscription at the new node", || listeners(cluster.node(to)) == 1);
         jobs(&two).send(&number).blocking().unwrap();
@@ -208,9 +210,9 @@ fn those_who_wait_are_woken_after_their_slot_has_moved() {
     }
 }
 
-/// A node that gives a slot away tells its subscribers, and no client takes that for an answer.
+/// A node that gives a slot away notifies its subscribers. A client does not mistake the notification for an answer.
 #[test]
-fn a_slot_that_moves_confuses_no_answer() {
+fn a_slot_migration_is_not_mistaken_for_an_answer() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let connection = apart_in_cluster(&cluster);
     let slot = cluster.slot_of(JOBS_CHANNEL);
@@ -221,7 +223,7 @@ fn a_slot_that_moves_confuses_no_answer() {
     near.send_batch([&1, &2, &3]).blocking().unwrap();
     let waiting = waiting_for_one(&connection);
     until("a subscription", || listeners(cluster.node(from)) == 1);
-    // Requests are under way while the node tells of the slot.
+    // Requests are under way while the node sends the notification.
     cluster.proxy(from).stall(Direction::ToServer);
     let asking: Vec<_> = (0..3)
         .map(|_| {
@@ -229,9 +231,11 @@ fn a_slot_that_moves_confuses_no_answer() {
             std::thread::spawn(move || near.approximate_count().blocking())
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(200));
+    cluster.proxy(from).wait_until_held();
+    let received = || cluster.proxy(from).stats().bytes_to_client;
+    let before = received();
     cluster.migrate_slot(slot, (from + 1) % 3);
-    std::thread::sleep(Duration::from_millis(50));
+    until("the notification", || received() > before);
     cluster.proxy(from).resume();
     for asking in asking {
         assert_eq!(asking.join().unwrap().unwrap(), 3);

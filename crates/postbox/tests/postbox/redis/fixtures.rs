@@ -1,7 +1,7 @@
-//! A server's data as the version before wrote it: nothing is lost.
+//! Data that the previous version wrote to a server is read without loss.
 //!
-//! `tests/fixtures/redis-before-ranks.rdb` was written by Redis 7.0 a moment before [`WRITTEN`], and its keys were made to
-//! last, so that the server's own clock removes none. The scripts have a time that the tests move.
+//! `tests/fixtures/redis-before-ranks.rdb` was written by Redis 7.0 just before [`WRITTEN`]. Its keys have no expiry, so the
+//! server's own clock removes none. The tests move the time of the scripts.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use postbox::{Connection, Counts, Error, Mailbox};
 use postbox_test_servers::{Redis, RedisVersion};
 
 const DUMP: &[u8] = include_bytes!("../../fixtures/redis-before-ranks.rdb");
-/// Half microseconds since 1970.
+/// A time in half microseconds since 1970.
 const WRITTEN: u64 = 2 * 1_795_078_243_704_039;
 const PENDING: &str = "618318bb-9fc0-4267-b10d-0a2da278d874";
 const RESOLVED: &str = "ed1d574d-48a5-4710-ab3c-81ec55da3402";
@@ -48,7 +48,7 @@ fn counts(mailbox: &Mailbox<String, String>) -> (u64, u64, u64, u64) {
     (ready, delayed, in_flight, dead)
 }
 
-/// Receives and acknowledges what is there.
+/// Receives and acknowledges all ready messages.
 fn drain(mailbox: &Mailbox<String, String>) -> Vec<String> {
     let messages = mailbox.receive().max_messages(200).blocking().unwrap();
     for message in &messages {
@@ -90,17 +90,17 @@ fn messages_are_delivered_in_order(old: &Old) {
 }
 
 #[test]
-fn messages_of_the_version_before_are_delivered_in_order_and_none_is_lost() {
+fn messages_of_the_previous_version_are_delivered_in_order() {
     messages_are_delivered_in_order(&Old::open(RedisVersion::System));
 }
 
 #[test]
-fn valkey_delivers_messages_of_the_version_before() {
+fn valkey_delivers_messages_of_the_previous_version() {
     messages_are_delivered_in_order(&Old::open(RedisVersion::Valkey9));
 }
 
 #[test]
-fn a_message_of_the_version_before_expires() {
+fn a_message_of_the_previous_version_expires() {
     let old = Old::open(RedisVersion::System);
     let jobs = old.mailbox("jobs");
     old.pass(26);
@@ -108,9 +108,9 @@ fn a_message_of_the_version_before_expires() {
     assert_eq!(counts(&jobs), (0, 1, 1, 0));
 }
 
-/// Entries of that version have no rank: released ones come before all newer messages, in any order among themselves.
+/// Messages of the previous version have no rank. If they are released, they come before all newer messages, in any order.
 #[test]
-fn released_messages_of_the_version_before_come_before_newer_ones() {
+fn released_messages_of_the_previous_version_come_before_newer_ones() {
     let old = Old::open(RedisVersion::System);
     let many = old.mailbox("many");
     let first = many.receive().max_messages(30).blocking().unwrap();
@@ -129,7 +129,7 @@ fn released_messages_of_the_version_before_come_before_newer_ones() {
 }
 
 #[test]
-fn groups_of_the_version_before_stay_in_order() {
+fn groups_of_the_previous_version_stay_in_order() {
     let old = Old::open(RedisVersion::System);
     let groups = old.mailbox("groups");
     assert_eq!(counts(&groups), (4, 0, 1, 0));
@@ -140,7 +140,7 @@ fn groups_of_the_version_before_stay_in_order() {
 }
 
 #[test]
-fn settings_and_dead_letters_of_the_version_before_are_kept() {
+fn settings_and_dead_letters_of_the_previous_version_are_kept() {
     let old = Old::open(RedisVersion::System);
     let strict = old.mailbox("strict");
     strict.send("second").blocking().unwrap();
@@ -155,7 +155,7 @@ fn settings_and_dead_letters_of_the_version_before_are_kept() {
 }
 
 #[test]
-fn replies_of_the_version_before_are_answered() {
+fn replies_of_the_previous_version_are_answered() {
     let old = Old::open(RedisVersion::System);
     let asked = old.mailbox("asked");
     assert_eq!(asked.reply(RESOLVED).wait().blocking().unwrap(), "yes");

@@ -1,4 +1,4 @@
-//! Large bodies: those that are documented arrive, also on slow networks and while others wait.
+//! Bodies up to the documented limit arrive, also on slow networks and while other receivers wait.
 
 use postbox::Raw;
 use postbox_test_servers::{Direction, Proxy};
@@ -17,7 +17,7 @@ fn body(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at % 251) as u8).collect()
 }
 
-/// The server ends a connection that subscribes when an answer over 32 MiB waits in it.
+/// The server closes a subscribed connection if more than 32 MiB of output wait on it.
 #[test]
 fn large_answers_arrive_while_another_receiver_waits() {
     let redis = Redis::start();
@@ -57,7 +57,8 @@ fn the_largest_body_arrives_and_a_larger_one_is_refused() {
     message.acknowledge().blocking().unwrap();
 }
 
-/// At a megabyte a second: each way takes longer than the first attempt of a small request may. Others share the connection.
+/// The network transfers 1 MB/s, so each direction takes longer than the first attempt of a small request may take. Other
+/// operations share the connection.
 #[test]
 fn a_body_that_takes_longer_than_one_attempt_arrives_both_ways() {
     let redis = Redis::start();

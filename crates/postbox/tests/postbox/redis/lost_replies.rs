@@ -1,4 +1,4 @@
-//! A reply, or a request, that is lost: the operation is done once, and its caller gets the result.
+//! After a lost reply or request, an operation has one effect, and its caller gets the result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rand::RngExt as _;
 
 use super::{LONG, apart, apart_in_cluster, jobs};
 
-/// Every verb once; before each, `lose` arms the network.
+/// Runs every verb once. Before each, `lose` makes the network lose the next reply or request.
 fn every_verb(connection: &Connection, lose: impl Fn()) {
     let jobs = jobs(connection);
     let bodies = |messages: &[Message<u64, u64>]| messages.iter().map(|message| message.body).collect::<Vec<_>>();
@@ -21,7 +21,7 @@ fn every_verb(connection: &Connection, lose: impl Fn()) {
     };
     lose();
     jobs.create().blocking().unwrap();
-    // Sends: alone, as a batch, with a delay, in a group, with a deduplication id.
+    // Sends: single, as a batch, with a delay, in a group, with a deduplication id.
     lose();
     let first = jobs.send(&1).blocking().unwrap();
     lose();
@@ -51,7 +51,7 @@ fn every_verb(connection: &Connection, lose: impl Fn()) {
     assert_eq!(bodies(&grouped), [5, 6]);
     lose();
     assert!(receive(10).blocking().unwrap().is_empty());
-    // Acts on leases.
+    // Settles and extends leases.
     lose();
     messages[0].extend_visibility(2 * LONG).blocking().unwrap();
     lose();
@@ -79,7 +79,7 @@ fn every_verb(connection: &Connection, lose: impl Fn()) {
     lose();
     assert_eq!(jobs.purge().blocking().unwrap(), 1);
     assert_eq!(counts(), [0; 4]);
-    // Replies: created and answered, taken, cancelled, deleted.
+    // Replies: created, resolved, consumed, cancelled, deleted.
     lose();
     let reply = jobs.send_expecting_reply(&7).blocking().unwrap();
     let message = receive(1).blocking().unwrap().remove(0);
@@ -88,7 +88,7 @@ fn every_verb(connection: &Connection, lose: impl Fn()) {
     lose();
     assert_eq!(reply.wait().timeout(LONG).blocking().unwrap(), 70);
     let store = connection.reply_store().unwrap();
-    let value = ReplyValue { body: "1".into(), content_type: ContentType::from("application/json") };
+    let value = ReplyValue::new("1".into(), ContentType::from("application/json"));
     let (one, two) = (ReplyId::new(), ReplyId::new());
     for id in [&one, &two] {
         lose();
@@ -112,7 +112,7 @@ fn every_verb(connection: &Connection, lose: impl Fn()) {
     assert!(!connection.list().blocking().unwrap().contains(jobs.name()));
 }
 
-/// Scripts, whether by hash or with their source.
+/// Matches scripts that are called by hash or by source.
 const SCRIPT: &str = "EVAL";
 
 #[test]
@@ -120,7 +120,7 @@ fn a_lost_reply_of_any_verb_has_one_effect() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let connection = apart(&proxy.url());
-    // First with scripts that the server does not know, then with the reply of the attempt that it does.
+    // At first the server does not know the scripts. Then the reply of the attempt that has an effect is lost.
     for passing in [0, 0, 1] {
         let before = proxy.stats().dropped;
         every_verb(&connection, || proxy.drop_nth_reply(SCRIPT, passing));
@@ -147,7 +147,7 @@ fn a_lost_reply_of_any_verb_has_one_effect_in_a_cluster() {
     for is_reply in [true, false] {
         let before = dropped();
         every_verb(&connection, || {
-            // Where nothing is lost now, something is at another time.
+            // A verb may not use each node. Faults that are left over apply to later verbs.
             for node in 0..3 {
                 match is_reply {
                     true => cluster.proxy(node).drop_reply(SCRIPT),
@@ -159,8 +159,8 @@ fn a_lost_reply_of_any_verb_has_one_effect_in_a_cluster() {
     }
 }
 
-/// Eight tasks send, eight receive and acknowledge, while `trouble` goes on until they are done. Each message is delivered
-/// once, and no operation fails.
+/// Eight tasks send, and eight receive and acknowledge, while `trouble` runs until they are done. Asserts that each message
+/// is delivered once and no operation fails.
 fn once_each(connection: &Connection, trouble: impl Fn() + Sync) {
     const EACH: u64 = 60;
     let jobs = jobs(connection);
@@ -214,7 +214,7 @@ fn once_each(connection: &Connection, trouble: impl Fn() + Sync) {
     assert_eq!(got, (0..8 * EACH).collect::<Vec<u64>>());
 }
 
-/// Loses something, lets so much pass that the work goes on, and so forth.
+/// Repeatedly loses a request or a reply, with enough forwarded requests in between for progress.
 fn lose_at_random(proxy: &Proxy) {
     let random = |below: u32| rand::rng().random_range(0..below) as usize;
     match random(4) {
@@ -232,7 +232,7 @@ fn lose_at_random(proxy: &Proxy) {
 }
 
 #[test]
-fn a_network_that_loses_at_random_doubles_and_loses_nothing() {
+fn random_losses_of_the_network_lose_and_duplicate_nothing() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     once_each(&apart(&proxy.url()), || lose_at_random(&proxy));
@@ -240,7 +240,7 @@ fn a_network_that_loses_at_random_doubles_and_loses_nothing() {
 }
 
 #[test]
-fn a_network_that_loses_at_random_doubles_and_loses_nothing_in_a_cluster() {
+fn random_losses_of_the_network_lose_and_duplicate_nothing_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let node = cluster.primary_of_key("{queue:jobs}");
     once_each(&apart_in_cluster(&cluster), || lose_at_random(cluster.proxy(node)));

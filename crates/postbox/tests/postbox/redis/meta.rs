@@ -1,4 +1,5 @@
-//! What a server remembers of a mailbox besides its messages: operations of clients, and when the next lease ends.
+//! State that a server stores for a mailbox beside its messages: operations of clients, the end of the next lease, settings,
+//! the list of mailboxes.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ fn seconds(redis: &Redis) -> u64 {
     redis.command(&["TIME"]).lines().next().and_then(|seconds| seconds.parse().ok()).unwrap()
 }
 
-/// As if a client had done its last operation this number of seconds ago.
+/// Stores the state of a client whose last operation was `ago` seconds ago.
 fn plant(redis: &Redis, name: &str, ago: u64) {
     let memory = format!("\0\0\0\0\0\0\0\u{1}{}", seconds(redis) - ago);
     redis.command(&["HSET", META, &format!("op:{name}:0"), &memory]);
@@ -26,7 +27,7 @@ fn remembered(redis: &Redis) -> Vec<String> {
 }
 
 #[test]
-fn clients_that_are_gone_are_forgotten_in_the_course_of_time() {
+fn state_of_ended_clients_is_removed_over_time() {
     let redis = Redis::start();
     for number in 0..700 {
         plant(&redis, &format!("gone-{number}"), 700);
@@ -44,12 +45,12 @@ fn clients_that_are_gone_are_forgotten_in_the_course_of_time() {
 }
 
 #[test]
-fn a_client_that_stays_forgets_those_that_are_gone() {
+fn a_running_client_removes_the_state_of_ended_ones() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     jobs.send(&1).blocking().unwrap();
     plant(&redis, "gone", 700);
-    // Its own last operation was long ago too.
+    // This client's last operation was long ago too.
     let own = remembered(&redis).into_iter().find(|name| !name.contains("gone")).unwrap();
     let memory = format!("\0\0\0\0\0\0\0\0{}", seconds(&redis) - 200);
     redis.command(&["HSET", META, &own, &memory]);
@@ -58,7 +59,7 @@ fn a_client_that_stays_forgets_those_that_are_gone() {
 }
 
 #[test]
-fn what_is_no_mailbox_is_remembered_for_a_while_and_a_mailbox_for_ever() {
+fn state_without_a_mailbox_expires_and_state_of_a_mailbox_does_not() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let jobs = jobs(&connection);
@@ -95,7 +96,7 @@ fn a_lease_that_ends_before_older_ones_is_noticed() {
     }
     let take = |visibility: Duration| jobs.receive().visibility_timeout(visibility).blocking().unwrap().remove(0);
     let (_long, short) = (take(LONG), take(Duration::from_millis(30)));
-    // Given back with a delay, and delayed from the beginning: sooner than what is leased.
+    // A message that is given back with a delay and a delayed message are due before the leased ones.
     take(LONG).nack().visibility_timeout(Duration::from_millis(20)).blocking().unwrap();
     jobs.send(&4).delay(Duration::from_millis(10)).blocking().unwrap();
     let mut found = vec![take(LONG).body];
@@ -108,7 +109,7 @@ fn a_lease_that_ends_before_older_ones_is_noticed() {
     assert!(short.acknowledge().blocking().is_err());
 }
 
-/// How many commands the server has done, those within scripts included.
+/// The number of commands that the server has executed, including those within scripts.
 fn commands(redis: &Redis) -> u64 {
     let of = |line: &str| {
         let (name, rest) = line.split_once(":calls=")?;
@@ -128,16 +129,16 @@ fn a_plain_cycle_takes_seventeen_commands() {
         jobs.receive().blocking().unwrap().remove(0).acknowledge().blocking().unwrap();
         commands(&redis) - before
     };
-    // The first one makes the mailbox; now and then one forgets clients that are gone.
+    // The first cycle creates the mailbox. Some cycles also remove the state of ended clients.
     assert_eq!((0..4).map(|_| cycle()).min(), Some(17));
 }
 
 #[test]
-fn a_send_that_is_repeated_to_a_full_server_is_done_already() {
+fn a_send_that_is_repeated_to_a_full_server_succeeds() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let jobs = jobs(&apart(&proxy.url()));
-    // The server knows the script.
+    // Load the script into the server.
     jobs.send(&0).blocking().unwrap();
     proxy.stall(Direction::ToClient);
     let sending = std::thread::spawn(move || jobs.send(&1).blocking());
@@ -150,14 +151,14 @@ fn a_send_that_is_repeated_to_a_full_server_is_done_already() {
 }
 
 #[test]
-fn a_mailbox_that_a_consumer_makes_by_its_settings_is_listed() {
+fn a_mailbox_that_a_consumer_creates_is_listed() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let jobs: Mailbox<u64, u64> = connection.clone().max_deliveries(3).mailbox("jobs").unwrap();
     assert!(jobs.receive().blocking().unwrap().is_empty());
     assert_eq!(connection.list().blocking().unwrap(), [jobs.name().clone()]);
     jobs.delete().blocking().unwrap();
-    // The settings are known: from here on only a send or a create makes the mailbox.
+    // The settings are stored. From now on only a send or a create makes the mailbox.
     assert!(jobs.receive().blocking().unwrap().is_empty());
     assert_eq!(connection.list().blocking().unwrap(), []);
     jobs.create().blocking().unwrap();
@@ -165,11 +166,11 @@ fn a_mailbox_that_a_consumer_makes_by_its_settings_is_listed() {
 }
 
 #[test]
-fn a_mailbox_is_listed_though_the_answer_to_its_first_send_is_lost() {
+fn a_mailbox_is_listed_if_the_reply_to_its_first_send_is_lost() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let connection = apart(&proxy.url());
-    // The server knows the script.
+    // Load the script into the server.
     let others: Mailbox<u64> = connection.mailbox("others").unwrap();
     others.send(&0).blocking().unwrap();
     others.delete().blocking().unwrap();
@@ -195,9 +196,9 @@ fn settings_come_back_with_a_mailbox_that_was_removed() {
     }
 }
 
-/// Names would stay for ever otherwise: mailboxes that are idle are removed by the server, which does not know the list.
+/// The server expires idle mailboxes by itself and does not know the list, so clients must remove the names.
 #[test]
-fn names_of_mailboxes_that_have_gone_leave_the_list() {
+fn removed_mailboxes_leave_the_list() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let make = |connection: &Connection, name: String| {
@@ -210,13 +211,13 @@ fn names_of_mailboxes_that_have_gone_leave_the_list() {
     }
     let keys = || redis.command(&["KEYS", "{queue:gone-*"]);
     until("the end of the idle mailboxes", || keys().is_empty());
-    // Each new mailbox looks after a few of the list.
+    // The creation of a mailbox checks a few names of the list.
     for number in 0..200 {
         make(&connection, format!("here-{number}"));
     }
     let listed: u64 = redis.command(&["SCARD", "{postbox}:mailboxes"]).parse().unwrap();
     assert!((200..350).contains(&listed), "{listed} names for 200 mailboxes");
-    // Whoever asks for the list looks after all of it.
+    // Listing checks all names.
     assert_eq!(connection.list().blocking().unwrap().len(), 200);
     assert_eq!(redis.command(&["SCARD", "{postbox}:mailboxes"]), "200");
 }
@@ -236,7 +237,7 @@ fn a_mailbox_that_was_idle_is_listed_again_when_it_is_used() {
     }
 }
 
-/// Of which time `TIME` tells: half microseconds, from a key.
+/// A connection whose scripts read the time from a key, in half microseconds.
 fn on_moved_time(redis: &Redis) -> Connection {
     redis.command(&["SET", "postbox:test:time", "8000000000000000"]);
     let client = Client::open(redis.url()).unwrap();
@@ -244,7 +245,7 @@ fn on_moved_time(redis: &Redis) -> Connection {
 }
 
 #[test]
-fn deduplication_ids_go_after_their_window_without_new_ones() {
+fn deduplication_ids_are_removed_after_their_window() {
     let redis = Redis::start();
     let connection = on_moved_time(&redis).deduplication_window(Duration::from_secs(1));
     let jobs = jobs(&connection);

@@ -1,5 +1,6 @@
-//! Redis with faults: replies that are lost, networks and servers that fail, errors, places, and waiting.
+//! Redis with faults: lost replies, failing networks and servers, errors, addresses, and waits.
 
+mod addresses;
 mod errors;
 mod failover;
 mod fixtures;
@@ -7,7 +8,6 @@ mod large;
 mod lost_replies;
 mod meta;
 mod network;
-mod places;
 mod servers;
 mod versions;
 mod waiting;
@@ -21,13 +21,13 @@ use postbox::redis::client::cluster::ClusterClientBuilder;
 use postbox::{Connection, Mailbox};
 use postbox_test_servers::{Redis, RedisCluster};
 
-/// Longer than any test may take: what is missed fails the test.
+/// A wait that no test may reach, so that a missed wake-up fails the test.
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// The channel on which those hear of messages who wait at the mailbox `jobs`.
+/// The channel that receivers of the mailbox `jobs` subscribe to while they wait.
 const JOBS_CHANNEL: &str = "{queue:jobs}:wake";
 
-/// By a connection of its own, as another process has.
+/// A separate connection, as another process has.
 fn apart(url: &str) -> Connection {
     Connection::new(RedisBackend::from_client(Client::open(url).unwrap()).unwrap())
 }
@@ -41,7 +41,7 @@ fn jobs(connection: &Connection) -> Mailbox<u64, u64> {
     connection.mailbox("jobs").unwrap()
 }
 
-/// Waits for something that must come.
+/// Polls until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -50,7 +50,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// How many connections hear of new messages at `jobs`, on one server or on a node.
+/// The number of connections that subscribe to new messages of `jobs`, on a server or a cluster node.
 fn listeners(redis: &Redis) -> usize {
     let many = |command: &str| {
         let reply = redis.command(&["PUBSUB", command, JOBS_CHANNEL]);
@@ -59,19 +59,19 @@ fn listeners(redis: &Redis) -> usize {
     many("NUMSUB") + many("SHARDNUMSUB")
 }
 
-/// At how many mailboxes receivers wait.
+/// The number of mailboxes with waiting receivers.
 fn waited_for(redis: &Redis) -> usize {
     redis.command(&["PUBSUB", "CHANNELS", "*}:wake"]).lines().count()
 }
 
-/// How often a command was called, as the server counts.
+/// The server's count of calls of a command.
 fn calls(redis: &Redis, command: &str) -> u64 {
     let stats = redis.info("commandstats");
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
     line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Waits on a thread for one message at `jobs`.
+/// Starts a thread that waits for one message of `jobs`.
 fn waiting_for_one(connection: &Connection) -> std::thread::JoinHandle<u64> {
     let jobs = jobs(connection);
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Connections that are cut, stalled, refused and slow: operations and waiting receivers go on by themselves.
+//! Connections that are cut, stalled, refused and slow: operations and waiting receivers continue without help.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use postbox_test_servers::{Direction, Proxy, Redis, RedisCluster};
 use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waited_for, waiting_for_one};
 
 #[test]
-fn operations_and_waits_go_on_after_a_cut() {
+fn operations_and_waits_continue_after_a_cut() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -29,10 +29,10 @@ fn operations_and_waits_go_on_after_a_cut() {
 }
 
 #[test]
-fn operations_and_waits_go_on_after_a_cut_in_a_cluster() {
+fn operations_and_waits_continue_after_a_cut_in_a_cluster() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let node = cluster.primary_of_key("{queue:jobs}");
-    // Not through the proxies.
+    // This connection does not use the proxies.
     let near = |body: u64| {
         let proxy = cluster.proxy(node).stats().connections;
         jobs(&apart_in_cluster(&cluster)).send(&body).blocking().unwrap();
@@ -54,9 +54,9 @@ fn operations_and_waits_go_on_after_a_cut_in_a_cluster() {
     }
 }
 
-/// A reply that is awaited is heard of after a cut, too.
+/// A wait for a reply continues after a cut.
 #[test]
-fn a_wait_for_a_reply_goes_on_after_a_cut() {
+fn a_wait_for_a_reply_continues_after_a_cut() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -70,7 +70,7 @@ fn a_wait_for_a_reply_goes_on_after_a_cut() {
     assert_eq!(waiting.join().unwrap().unwrap(), 10);
 }
 
-/// The old connection stays stalled for ever; new ones are well.
+/// A network whose first connection stalls for ever, and whose later connections work.
 struct HalfOpen {
     redis: Redis,
     stalled: Proxy,
@@ -92,7 +92,7 @@ impl HalfOpen {
 }
 
 #[test]
-fn a_connection_that_is_silently_dead_is_noticed_by_those_who_only_wait() {
+fn waiting_receivers_notice_a_dead_connection() {
     let network = HalfOpen::new();
     let far = apart(&network.proxy.url());
     let waiting = waiting_for_one(&far);
@@ -109,7 +109,7 @@ fn a_request_that_arrives_late_has_no_second_effect() {
     far.send(&0).blocking().unwrap();
     far.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
     network.stall();
-    // These give the old connection up and go through the new one. The old one holds the first attempt.
+    // These operations give up the old connection and use a new one. The old connection holds their first attempts.
     far.send(&1).blocking().unwrap();
     far.send(&2).blocking().unwrap();
     let before = calls(&network.redis, "evalsha");
@@ -122,7 +122,7 @@ fn a_request_that_arrives_late_has_no_second_effect() {
 }
 
 #[test]
-fn a_removal_that_arrives_late_removes_nothing_more() {
+fn a_removal_that_arrives_late_has_no_effect() {
     let network = HalfOpen::new();
     let far = jobs(&apart(&network.proxy.url()));
     far.send(&0).blocking().unwrap();
@@ -136,7 +136,7 @@ fn a_removal_that_arrives_late_removes_nothing_more() {
 }
 
 #[test]
-fn a_stalled_connection_delays_and_no_more() {
+fn a_stalled_connection_only_delays_operations() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -149,7 +149,7 @@ fn a_stalled_connection_delays_and_no_more() {
             move || other.send(&1).blocking()
         });
         jobs(&near).send(&1).blocking().unwrap();
-        std::thread::sleep(Duration::from_millis(100));
+        proxy.wait_until_held();
         proxy.resume();
         sending.join().unwrap().unwrap();
         assert_eq!(waiting.join().unwrap(), 1);
@@ -158,7 +158,7 @@ fn a_stalled_connection_delays_and_no_more() {
 }
 
 #[test]
-fn a_server_that_refuses_is_tried_again() {
+fn a_refused_connection_is_retried() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let far = apart(&proxy.url());
@@ -179,7 +179,7 @@ fn a_server_that_refuses_is_tried_again() {
 }
 
 #[test]
-fn patience_ends_and_the_handle_is_good_again_later() {
+fn operations_time_out_during_an_outage_and_succeed_after_it() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let jobs: Mailbox<u64> = postbox::open(format!("{}/jobs?timeout=0.1", proxy.url())).blocking().unwrap();
@@ -198,7 +198,7 @@ fn patience_ends_and_the_handle_is_good_again_later() {
 }
 
 #[test]
-fn a_slow_network_costs_time_and_nothing_else() {
+fn a_slow_network_only_delays_operations() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let (near, far) = (apart(&redis.url()), apart(&proxy.url()));
@@ -212,9 +212,9 @@ fn a_slow_network_costs_time_and_nothing_else() {
     assert_eq!(waiting.join().unwrap(), 2);
 }
 
-/// Whoever waits again and again is watched over once.
+/// A receiver that waits repeatedly has one background task.
 #[test]
-fn many_short_waits_leave_nothing_behind() {
+fn many_short_waits_leave_no_task_behind() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let before = calls(&redis, "ping");
@@ -222,19 +222,19 @@ fn many_short_waits_leave_nothing_behind() {
         assert!(jobs(&connection).receive().wait_time(Duration::from_millis(1)).blocking().unwrap().is_empty());
     }
     let waiting = waiting_for_one(&connection);
-    until("a sign of life", || calls(&redis, "ping") > before);
-    // The watchers of the short waits would have followed by now.
+    until("a ping", || calls(&redis, "ping") > before);
+    // By now, background tasks of the short waits would have sent requests.
     std::thread::sleep(Duration::from_millis(1_500));
-    let signs = calls(&redis, "ping") - before;
+    let pings = calls(&redis, "ping") - before;
     jobs(&connection).send(&1).blocking().unwrap();
     waiting.join().unwrap();
-    assert!(signs < 20, "{signs} signs of life");
+    assert!(pings < 20, "{pings} pings");
     until("the end of the subscription", || listeners(&redis) == 0);
 }
 
-/// An outage is reported to all at the same time, not to one after the other.
+/// An outage is reported to all waiting receivers at the same time, not to one after the other.
 #[test]
-fn all_who_wait_hear_of_an_outage() {
+fn an_outage_is_reported_to_all_waiting_receivers() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port());
     let connection = postbox::connect(format!("{}?timeout=1", proxy.url())).blocking().unwrap();
@@ -248,7 +248,7 @@ fn all_who_wait_hear_of_an_outage() {
     until("all subscriptions", || waited_for(&redis) == 300);
     proxy.refuse();
     proxy.cut();
-    // One after the other this would take minutes.
+    // Reports one after the other would take minutes.
     for waiter in waiting {
         let error = runtime.block_on(waiter).unwrap().unwrap_err();
         assert!(error.is_transient(), "{error:?}");
@@ -256,7 +256,7 @@ fn all_who_wait_hear_of_an_outage() {
 }
 
 #[test]
-fn a_connection_to_a_node_that_is_silently_dead_is_noticed_by_those_who_only_wait() {
+fn waiting_receivers_notice_a_dead_connection_to_a_node() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).proxied().start();
     let node = cluster.primary_of_key("{queue:jobs}");
     let port = cluster.node(node).port();
@@ -264,7 +264,7 @@ fn a_connection_to_a_node_that_is_silently_dead_is_noticed_by_those_who_only_wai
     cluster.proxy(node).retarget(stalled.port());
     let waiting = waiting_for_one(&apart_in_cluster(&cluster));
     until("a subscription", || listeners(cluster.node(node)) == 1);
-    // The connections that there are stay stalled for ever; new ones are well.
+    // The present connections stall for ever. New connections work.
     stalled.stall(Direction::Both);
     cluster.proxy(node).retarget(port);
     jobs(&apart_in_cluster(&cluster)).send(&7).blocking().unwrap();

@@ -1,20 +1,20 @@
-//! Servers that are killed, paused, restarted, moved to other data, and that forget their scripts.
+//! Servers that are killed, paused and restarted, that get other data, and that forget their scripts.
 
 use std::time::{Duration, Instant};
 
 use postbox::*;
-use postbox_test_servers::Redis;
+use postbox_test_servers::{Proxy, Redis};
 
 use super::work::Work;
 use super::{LONG, apart, jobs, listeners, until, waiting_for_one};
 
-/// A few rounds, or as many as `POSTBOX_REDIS_ROUNDS` says.
+/// The number of rounds: `POSTBOX_REDIS_ROUNDS` or a default.
 pub(super) fn rounds(few: usize) -> usize {
     std::env::var("POSTBOX_REDIS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(few)
 }
 
 #[test]
-fn a_server_that_is_killed_loses_nothing_that_returned() {
+fn a_killed_server_loses_no_confirmed_operation() {
     let redis = Redis::builder().durable().start();
     let mailboxes = [jobs(&apart(&redis.url())), jobs(&apart(&redis.url()))];
     let mut pauses = Vec::new();
@@ -32,7 +32,7 @@ fn a_server_that_is_killed_loses_nothing_that_returned() {
     println!("{} sent, consumers went on after {pauses:?}, {:?} errors", work.many_sent(), work.errors);
     assert_eq!(Work::count(&work.came_back), 0, "acknowledged messages came back");
     until("an empty mailbox", || {
-        // What was sent without an answer may be there, and what was received without one comes back.
+        // A send without a reply may have stored its message. Messages of a receive without a reply are delivered again.
         let messages = mailboxes[0].receive().max_messages(100).blocking().unwrap();
         mailboxes[0].acknowledge_batch(&messages).blocking().unwrap();
         mailboxes[0].approximate_count().blocking().unwrap() == 0
@@ -40,7 +40,7 @@ fn a_server_that_is_killed_loses_nothing_that_returned() {
 }
 
 #[test]
-fn those_who_wait_go_on_when_the_server_is_back() {
+fn waiting_receivers_continue_after_a_restart_of_the_server() {
     let redis = Redis::builder().durable().start();
     let (one, two) = (apart(&redis.url()), apart(&redis.url()));
     let reply = jobs(&one).send_expecting_reply(&1).blocking().unwrap();
@@ -58,7 +58,7 @@ fn those_who_wait_go_on_when_the_server_is_back() {
 }
 
 #[test]
-fn a_server_that_pauses_delays_and_no_more() {
+fn a_paused_server_only_delays_operations() {
     let redis = Redis::start();
     let (one, two) = (apart(&redis.url()), apart(&redis.url()));
     let waiting = waiting_for_one(&one);
@@ -76,14 +76,16 @@ fn a_server_that_pauses_delays_and_no_more() {
     assert_eq!(jobs(&one).approximate_count().blocking().unwrap(), 0);
 }
 
-/// The attempts that were given up are in the server's buffers, and are carried out when it goes on.
+/// The server's buffers hold attempts that the client has given up. The server executes them when it resumes.
 #[test]
-fn attempts_that_a_paused_server_finds_later_have_one_effect() {
+fn repeated_attempts_to_a_paused_server_have_one_effect() {
     let redis = Redis::start();
-    let connection = apart(&redis.url());
+    let proxy = Proxy::start(redis.port());
+    let connection = apart(&proxy.url());
     let jobs = jobs(&connection);
     jobs.send(&0).blocking().unwrap();
     let clients = redis.connected_clients();
+    let connections = proxy.stats().connections;
     redis.pause();
     let sending = std::thread::spawn({
         let jobs = jobs.clone();
@@ -93,8 +95,8 @@ fn attempts_that_a_paused_server_finds_later_have_one_effect() {
         let jobs = jobs.clone();
         move || jobs.receive().visibility_timeout(LONG).blocking()
     });
-    // Longer than an attempt: by then there are several.
-    std::thread::sleep(Duration::from_millis(3_500));
+    // A new connection means that the first attempt was given up.
+    until("a second attempt", || proxy.stats().connections > connections);
     redis.resume();
     sending.join().unwrap().unwrap();
     let received = receiving.join().unwrap().unwrap();
@@ -105,7 +107,7 @@ fn attempts_that_a_paused_server_finds_later_have_one_effect() {
 }
 
 #[test]
-fn scripts_that_the_server_forgets_are_brought_again() {
+fn scripts_that_the_server_forgets_are_loaded_again() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
     for number in 0..5 {
@@ -137,7 +139,7 @@ fn the_largest_batch_is_one_request_each_way() {
     for done in jobs.acknowledge_batch(&messages).blocking().unwrap() {
         done.unwrap();
     }
-    // Each by its hash in vain, and with its source.
+    // Each script is called by hash, which fails, then by source.
     assert_eq!(super::calls(&redis, "evalsha") + super::calls(&redis, "eval"), before + 6);
     assert!(jobs.receive().max_messages(1_001).blocking().unwrap_err().to_string().contains("1000"));
 }
@@ -159,7 +161,7 @@ fn large_bodies_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn an_idle_mailbox_goes_with_all_its_keys_and_comes_back_with_its_settings() {
+fn an_idle_mailbox_is_removed_with_all_keys_and_returns_with_its_settings() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     let client: Mailbox<u64> = connection.clone().idle_expiry(LONG).max_size(2).mailbox("client").unwrap();
@@ -169,7 +171,7 @@ fn an_idle_mailbox_goes_with_all_its_keys_and_comes_back_with_its_settings() {
     client.send(&2).delay(LONG).expires_in(LONG).group("a").blocking().unwrap();
     client.receive().blocking().unwrap();
     let keys = || redis.command(&["KEYS", "{queue:client}*"]);
-    // None outlives the others. The delayed message is in use until its time has come.
+    // All keys expire together. The mailbox is in use until the delayed message is due.
     for key in keys().lines() {
         let left: i64 = redis.command(&["PTTL", key]).parse().unwrap();
         assert!((3_600_000..=7_200_000).contains(&left), "{key} has {left}");

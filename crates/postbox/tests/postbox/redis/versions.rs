@@ -1,5 +1,5 @@
-//! The servers that are supported: Redis 6.2, Redis 7 (the system's) and Valkey 9. The conformance suite has a property test
-//! on each of them; here is what differs between them.
+//! Differences between the supported servers: Redis 6.2, Redis 7 (the system's) and Valkey 9. The conformance suite has a
+//! property test on each of them.
 
 use postbox::{Error, Json};
 use postbox_test_servers::{RedisBuilder, RedisVersion};
@@ -8,7 +8,7 @@ use super::*;
 
 const VERSIONS: [RedisVersion; 3] = [RedisVersion::Redis62, RedisVersion::System, RedisVersion::Valkey9];
 
-/// Sends until something comes of it that is no success, with little patience.
+/// Breaks the server and returns the error of a send. The timeout of operations is short.
 fn refusal(redis: &Redis, break_it: impl FnOnce(&Redis)) -> Error {
     let uri = format!("{}/jobs?timeout=0.2", redis.url());
     let jobs: Mailbox<u64> = postbox::open::<u64, (), Json>(uri).blocking().unwrap();
@@ -25,7 +25,7 @@ fn start(version: RedisVersion, change: impl FnOnce(RedisBuilder) -> RedisBuilde
 }
 
 #[test]
-fn what_a_server_refuses_within_a_script_is_told_apart() {
+fn errors_within_a_script_are_classified() {
     for version in VERSIONS {
         let redis = start(version, |builder| builder);
         let error = refusal(&redis, |redis| drop(redis.command(&["CONFIG", "SET", "maxmemory", "1"])));
@@ -42,7 +42,7 @@ fn what_a_server_refuses_within_a_script_is_told_apart() {
         let error = refusal(&redis, |redis| drop(redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"])));
         assert!(error.to_string().contains("cannot at the moment"), "{version:?}: {error}");
 
-        // What it cannot write to its disk: a folder is in the way.
+        // The server cannot write its data file, because a folder has the same name.
         let redis = start(version, |builder| builder);
         let error = refusal(&redis, |redis| {
             std::fs::create_dir_all(redis.folder().join("dump.rdb/in the way")).unwrap();
@@ -81,7 +81,7 @@ fn a_full_server_lets_replies_be_taken_cancelled_and_deleted() {
 }
 
 #[test]
-fn waits_and_replies_wake_on_every_server() {
+fn waits_and_replies_are_woken_on_every_server() {
     for version in VERSIONS {
         let redis = start(version, |builder| builder);
         let (here, there) = (jobs(&apart(&redis.url())), jobs(&apart(&redis.url())));

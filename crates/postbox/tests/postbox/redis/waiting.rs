@@ -1,4 +1,4 @@
-//! Waiting: few connections, no polling, the server's clock.
+//! Waits: few connections, no polling, the server's clock.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use postbox_test_servers::{Redis, RedisCluster};
 
 use super::{LONG, apart, apart_in_cluster, calls, jobs, listeners, until, waited_for, waiting_for_one};
 
-/// `each` waiters at each of `many` mailboxes on each connection; every one gets a message.
-fn all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile: impl FnOnce()) {
+/// Starts `each` receivers at each of `many` mailboxes on each connection, and asserts that every receiver gets a message.
+fn assert_all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile: impl FnOnce()) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let name = |number: usize| format!("box-{number}");
     let mut waiting = Vec::new();
@@ -44,24 +44,24 @@ fn all_are_woken(connections: &[Connection], many: usize, each: usize, meanwhile
 }
 
 #[test]
-fn while_everybody_waits_no_thread_stays_awake() {
+fn waiting_uses_no_processor_time() {
     let redis = Redis::start();
     let jobs = jobs(&apart(&redis.url()));
-    // Operations that follow each other keep one awake.
+    // Run operations back to back first, because they might leave a thread busy-polling.
     for number in 0..100 {
         jobs.send(&number).blocking().unwrap();
         jobs.receive().blocking().unwrap()[0].acknowledge().blocking().unwrap();
     }
-    crate::uses_no_processor_time(|| {
+    crate::assert_uses_no_processor_time(|| {
         assert!(jobs.receive().wait_time(Duration::from_secs(1)).blocking().unwrap().is_empty());
     });
 }
 
 #[test]
-fn thousands_wait_on_two_connections_for_each_process() {
+fn thousands_of_waits_use_two_connections_per_process() {
     let redis = Redis::start();
     let connections = [apart(&redis.url()), apart(&redis.url())];
-    all_are_woken(&connections, 300, 5, || {
+    assert_all_are_woken(&connections, 300, 5, || {
         until("all subscriptions", || {
             waited_for(&redis) == 300 && redis.command(&["PUBSUB", "NUMSUB", "{queue:box-299}:wake"]).ends_with('2')
         });
@@ -71,11 +71,11 @@ fn thousands_wait_on_two_connections_for_each_process() {
 }
 
 #[test]
-fn thousands_wait_on_two_connections_for_each_process_and_node() {
+fn thousands_of_waits_use_two_connections_per_process_and_node() {
     let cluster = RedisCluster::builder().node_timeout(Duration::from_secs(30)).start();
     let connections = [apart_in_cluster(&cluster), apart_in_cluster(&cluster)];
     let connected = || cluster.nodes().iter().map(Redis::connected_clients).collect::<Vec<_>>();
-    all_are_woken(&connections, 150, 5, || {
+    assert_all_are_woken(&connections, 150, 5, || {
         let heard = |node: &Redis| {
             node.command(&["PUBSUB", "SHARDCHANNELS", "*"]).lines().filter(|line| !line.is_empty()).count()
         };
@@ -87,7 +87,7 @@ fn thousands_wait_on_two_connections_for_each_process_and_node() {
 }
 
 #[test]
-fn nobody_asks_while_nothing_comes() {
+fn waiting_receivers_send_no_commands() {
     let redis = Redis::start();
     let connection = apart(&redis.url());
     jobs(&connection).create().blocking().unwrap();
@@ -103,8 +103,8 @@ fn nobody_asks_while_nothing_comes() {
     });
     until("a subscription", || listeners(&redis) == 1);
     std::thread::sleep(Duration::from_secs(2));
-    // Each looks before it subscribes and after it; the first time with the source as well.
-    assert!(asked() - before <= 4 * 2 + 1 + 2 * 2, "{} looks", asked() - before);
+    // Each receiver looks for messages before and after it subscribes. The first call also sends the script's source.
+    assert!(asked() - before <= 4 * 2 + 1 + 2 * 2, "{} script calls", asked() - before);
     jobs(&connection).send_batch([&1, &2, &3, &4]).blocking().unwrap();
     for waiting in waiting {
         waiting.join().unwrap();
@@ -113,7 +113,7 @@ fn nobody_asks_while_nothing_comes() {
     assert!(answer.join().unwrap().unwrap());
 }
 
-/// The send has to be repeated with its source, because the server has forgotten the script.
+/// The server has forgotten the script, so the send is repeated with the script's source.
 #[test]
 fn a_send_that_is_repeated_wakes_a_wait() {
     let redis = Redis::start();
@@ -121,7 +121,7 @@ fn a_send_that_is_repeated_wakes_a_wait() {
     let waiting = waiting_for_one(&connection);
     until("a subscription", || listeners(&redis) == 1);
     redis.command(&["SCRIPT", "FLUSH"]);
-    // The script that receives is known again, the one that sends is not.
+    // The server has loaded the script of receives again, and not the script of sends.
     assert!(jobs(&connection).receive().blocking().unwrap().is_empty());
     jobs(&connection).send(&1).blocking().unwrap();
     assert_eq!(waiting.join().unwrap(), 1);
@@ -133,7 +133,7 @@ fn a_wait_wakes_for_what_another_client_delayed_or_leased() {
     let (one, two) = (apart(&redis.url()), apart(&redis.url()));
     let soon = Duration::from_millis(300);
     for is_first in [true, false] {
-        // Waiting before it is sent, and after.
+        // The receiver waits before the send, and after it.
         let waiting = is_first.then(|| {
             let waiting = waiting_for_one(&one);
             until("a subscription", || listeners(&redis) == 1);
@@ -149,7 +149,7 @@ fn a_wait_wakes_for_what_another_client_delayed_or_leased() {
     assert_eq!((again[0].body, again[0].delivery_count), (2, 2));
     assert!(matches!(leased[0].acknowledge().blocking(), Err(Error::ReceiptHandleExpired { .. })));
     again[0].acknowledge().blocking().unwrap();
-    // Given back with a delay while another one waits.
+    // A message is given back with a delay while another receiver waits.
     jobs(&two).send(&3).blocking().unwrap();
     let leased = jobs(&two).receive().blocking().unwrap();
     let waiting = waiting_for_one(&one);
@@ -159,7 +159,7 @@ fn a_wait_wakes_for_what_another_client_delayed_or_leased() {
 }
 
 #[test]
-fn a_mailbox_at_which_somebody_waits_is_not_idle() {
+fn a_mailbox_with_a_waiting_receiver_is_not_idle() {
     let redis = Redis::start();
     let connection = apart(&redis.url()).idle_expiry(Duration::from_millis(500));
     jobs(&connection).send(&1).delay(Duration::from_secs(1)).blocking().unwrap();
@@ -167,7 +167,7 @@ fn a_mailbox_at_which_somebody_waits_is_not_idle() {
     let leased = jobs(&connection).receive().visibility_timeout(LONG).blocking().unwrap();
     assert_eq!(leased[0].body, 2);
     assert_eq!(waiting_for_one(&connection).join().unwrap(), 1);
-    // Three times the limit, and nothing is there but a lease and a waiting receiver.
+    // Three times the idle time passes with nothing but a leased message and a waiting receiver.
     let nothing = jobs(&connection).receive().wait_time(Duration::from_millis(1_500)).blocking().unwrap();
     assert!(nothing.is_empty());
     leased[0].nack().blocking().unwrap();
@@ -175,15 +175,15 @@ fn a_mailbox_at_which_somebody_waits_is_not_idle() {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Clocks: this test starts itself with a clock that is hours off.
+// Clocks: this test binary starts itself with a clock that is hours off.
 
-/// What the child does, if this process is one.
+/// Runs only in a child process.
 #[test]
 fn child_of_the_clock_test() {
     let Ok(url) = std::env::var("POSTBOX_TEST_CLOCK") else { return };
     let jobs = jobs(&apart(&url));
     println!("\nclock {}\n", SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs());
-    // What the parent sent is there, and is leased for an hour.
+    // The parent's messages are there. Lease them for an hour.
     let leased = jobs.receive().visibility_timeout(LONG).blocking().unwrap();
     assert_eq!((leased[0].body, leased[0].delivery_count), (1, 1));
     jobs.send(&2).blocking().unwrap();
@@ -195,7 +195,7 @@ fn child_of_the_clock_test() {
     for body in [2, 4, 6, 5] {
         let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
         assert_eq!(message.body, body);
-        // A lease that ends soon ends soon, and one that does not lives.
+        // A short lease ends soon, and a long lease does not end.
         match body {
             2 => {
                 message.extend_visibility(LONG).blocking().unwrap();
@@ -228,7 +228,7 @@ fn a_clock_that_is_hours_off_changes_nothing() {
         assert!(child.status.success() && said.contains("all is well"), "{said}");
         let clock = said.lines().find_map(|line| line.strip_prefix("clock ")?.parse::<u64>().ok()).unwrap();
         assert!(clock.abs_diff(now()) > 6 * 3_600, "{clock} is the right time");
-        // By this clock, all that was for an hour is still so, and was sent just now.
+        // By the parent's clock, the leases still hold, and the messages were sent just now.
         let counts = jobs.counts().blocking().unwrap();
         assert_eq!((counts.ready, counts.delayed, counts.in_flight), (0, 3, 1));
         jobs.send(&7).blocking().unwrap();
@@ -236,7 +236,7 @@ fn a_clock_that_is_hours_off_changes_nothing() {
         assert_eq!(message.body, 7);
         let sent = message.enqueued_at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         assert!(sent.abs_diff(now()) < 3_600);
-        // The scores are the server's: within an hour of its time, in half microseconds.
+        // The scores are set by the server's clock: within an hour of its time, in half microseconds.
         let time: u64 = redis.command(&["TIME"]).lines().next().unwrap().parse().unwrap();
         let leases = redis.command(&["ZRANGE", "{queue:jobs}:invisible", "0", "-1", "WITHSCORES"]);
         let scores = leases.lines().filter_map(|line| line.parse::<f64>().ok()).map(|score| (score / 2e6) as u64);

@@ -1,4 +1,4 @@
-//! Producers and consumers at work while something goes wrong, with exact accounts.
+//! Producers and consumers that work during a failure, with exact counts.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,25 +9,25 @@ use postbox::{Error, Mailbox};
 
 use super::until;
 
-/// What they saw.
+/// The counts of all producers and consumers.
 #[derive(Default)]
 pub(super) struct Work {
-    /// Numbers whose send returned.
+    /// Numbers of messages whose send has returned.
     sent: Mutex<BTreeSet<u64>>,
-    /// Numbers whose acknowledgement returned.
+    /// Numbers of messages whose acknowledgement has returned.
     done: Mutex<BTreeSet<u64>>,
     next: AtomicU64,
     finished: AtomicU64,
-    /// Deliveries of what was acknowledged before.
+    /// The number of deliveries of messages that were acknowledged before.
     pub(super) came_back: AtomicU64,
-    /// Deliveries that were not the first.
+    /// The number of redeliveries.
     pub(super) delivered_again: AtomicU64,
     pub(super) errors: AtomicU64,
     is_enough: AtomicBool,
     is_over: AtomicBool,
 }
 
-/// The most messages that are sent and not done.
+/// Maximum number of messages that are sent and not acknowledged.
 const AHEAD: usize = 300;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -35,11 +35,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Work {
-    /// Two producers and two consumers on each mailbox while `trouble` happens, and until all that was sent is done.
+    /// Runs two producers and two consumers on each mailbox during `trouble`, and until all sent messages are acknowledged.
     pub(super) fn during(mailboxes: &[Mailbox<u64, u64>], visibility: Duration, trouble: impl FnOnce(&Work)) -> Work {
         let work = Work::default();
         std::thread::scope(|scope| {
-            // However this ends, the others have to.
+            // The threads must end also if `trouble` panics.
             let _over = Over(&work);
             let mut producers = Vec::new();
             for mailbox in mailboxes {
@@ -95,7 +95,7 @@ impl Work {
                         self.came_back.fetch_add(u64::from(!is_first && !is_done), Ordering::SeqCst);
                         self.finished.fetch_add(1, Ordering::SeqCst);
                     }
-                    // Its lease may end during an outage.
+                    // The lease may end during an outage.
                     Err(Error::ReceiptHandleExpired { .. }) => {}
                     Err(error) => self.failed(&error),
                 }
@@ -108,7 +108,7 @@ impl Work {
         self.errors.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits until this number of further messages is done.
+    /// Waits until `more` further messages are acknowledged.
     pub(super) fn goes_on(&self, more: u64) {
         let finished = || self.finished.load(Ordering::SeqCst);
         let goal = finished() + more;

@@ -1,13 +1,13 @@
-//! A file that the version before wrote: it opens, and loses nothing.
+//! A file that the previous version wrote can be opened and loses nothing.
 //!
-//! `tests/fixtures/version-2.sqlite` was written half a minute before the moment at which a [`ManualClock`] begins, so
-//! its leases and delays are alive.
+//! `tests/fixtures/version-2.sqlite` was written half a minute before the start time of a [`ManualClock`], so its leases
+//! and delays have not ended.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox::sqlite::Synchronous;
+use postbox::sqlite::{SqliteBackend, Synchronous};
 use postbox::testing::ManualClock;
 use postbox::*;
 
@@ -45,7 +45,7 @@ fn counts(mailbox: &Mailbox<String, String>) -> (u64, u64, u64, u64) {
     (ready, delayed, in_flight, dead)
 }
 
-/// Receives and acknowledges what is there.
+/// Receives and acknowledges all ready messages.
 fn drain(mailbox: &Mailbox<String, String>) -> Vec<String> {
     let messages = mailbox.receive().max_messages(10).blocking().unwrap();
     for message in &messages {
@@ -70,7 +70,7 @@ fn messages_of_version_2_are_delivered_in_order_and_none_is_lost() {
     }
     assert_eq!(jobs.receive().blocking().unwrap()[0].body, "expires");
     old.pass(15);
-    // The delay of one and the return of the other have ended.
+    // One message's delay and another message's lease have ended.
     assert_eq!(drain(&jobs), ["ready 1", "ready 2", "once", "delayed"]);
     old.pass(10);
     let returned = jobs.receive().blocking().unwrap().remove(0);
@@ -113,7 +113,7 @@ fn settings_and_dead_letters_of_version_2_are_kept() {
     };
     assert!(names(&old).contains("idle"));
     old.pass(70);
-    assert!(!names(&old).contains("idle"), "nobody has used it for its time");
+    assert!(!names(&old).contains("idle"), "its idle time has passed");
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! What SQLite's backend refuses, and how long it waits before it does.
+//! Errors of the SQLite backend, and how long it waits for locks.
 
 use std::future::IntoFuture as _;
 use std::time::{Duration, Instant};
 
-use postbox::sqlite::{SqliteConfig, rusqlite};
+use postbox::sqlite::{SqliteBackend, SqliteConfig, rusqlite};
 use postbox::*;
 
 use super::open;
 
 #[test]
-fn a_lock_that_another_connection_keeps_is_waited_for_up_to_a_limit() {
+fn waiting_for_a_lock_of_another_connection_has_a_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let url = format!("sqlite://{}/jobs?busy_timeout=0.1", path.display());
@@ -26,14 +26,14 @@ fn a_lock_that_another_connection_keeps_is_waited_for_up_to_a_limit() {
     assert_busy(jobs.send(&1).blocking().unwrap_err());
     assert_busy(jobs.receive().wait_time(Duration::from_secs(3_600)).blocking().unwrap_err());
     assert_busy(jobs.send_expecting_reply(&1).blocking().unwrap_err());
-    // Another configuration is another connection.
+    // An address with other options opens a separate connection.
     assert_busy(
         postbox::open::<u32, (), Json>(format!("{url}&synchronous=normal"))
             .blocking()
             .and_then(|jobs| jobs.counts().blocking())
             .unwrap_err(),
     );
-    // Operations that share a transaction wait for the lock together, not one after the other.
+    // Operations in one transaction wait for the lock at the same time, not one after the other.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let start = Instant::now();
     runtime.block_on(async {
@@ -93,7 +93,7 @@ fn only_the_owner_can_read_a_new_file() {
     for file in files {
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
     }
-    // A file that is there keeps its permissions.
+    // An existing file keeps its permissions.
     let shared = folder.path().join("shared.db");
     std::fs::write(&shared, "").unwrap();
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -102,7 +102,7 @@ fn only_the_owner_can_read_a_new_file() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_not_made() {
+fn a_file_that_cannot_be_used_is_not_created() {
     let folder = tempfile::tempdir().unwrap();
     let too_long = SqliteConfig::default().busy_timeout(Duration::from_secs(301));
     assert!(SqliteBackend::open_with(folder.path().join("a.db"), too_long).is_err());

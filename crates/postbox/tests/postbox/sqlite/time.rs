@@ -9,11 +9,11 @@ use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use postbox::clock::{Alarm, Clock, Moment};
-use postbox::sqlite::{Synchronous, rusqlite};
+use postbox::sqlite::{SqliteBackend, Synchronous, rusqlite};
 use postbox::testing::ManualClock;
 use postbox::*;
 
-/// A monotonic clock that the test moves, and a wall clock that is ahead of it by as much as the test says.
+/// A monotonic clock that the test moves, and a wall clock that is ahead of it by an offset that the test sets.
 #[derive(Clone, Debug, Default)]
 struct Jumping {
     monotonic: ManualClock,
@@ -58,7 +58,7 @@ fn seconds(many: u64) -> Duration {
     Duration::from_secs(many)
 }
 
-/// What is due in five to seven seconds, in a mailbox of each kind.
+/// Sets deadlines of each kind, which end in five to seven seconds.
 fn set_deadlines(connection: &Connection) -> (Message<u32, u32>, Reply<u32>) {
     let jobs: Mailbox<u32, u32> = connection.mailbox("jobs").unwrap();
     jobs.send(&0).blocking().unwrap();
@@ -75,11 +75,11 @@ fn set_deadlines(connection: &Connection) -> (Message<u32, u32>, Reply<u32>) {
     (leased, reply)
 }
 
-/// Which of the deadlines have passed.
+/// Whether each of the deadlines has passed.
 fn passed(connection: &Connection, reply: &Reply<u32>) -> [bool; 6] {
     let jobs: Mailbox<u32, u32> = connection.mailbox("jobs").unwrap();
-    let ready: Vec<u32> = jobs.peek(10).blocking().unwrap().iter().map(|seen| seen.body[0].into()).collect();
-    let has = |digit: u8| ready.contains(&u32::from(digit));
+    let ready: Vec<u32> = jobs.peek(10).blocking().unwrap().into_iter().map(|seen| seen.body.unwrap()).collect();
+    let has = |digit: u8| ready.contains(&u32::from(digit - b'0'));
     let expiring: Mailbox<u32> = connection.mailbox("expiring").unwrap();
     let once: Mailbox<u32> = connection.mailbox("once").unwrap();
     let before = once.approximate_count().blocking().unwrap();
@@ -118,7 +118,7 @@ fn a_clock_that_was_ahead_freezes_nothing() {
 }
 
 #[test]
-fn a_wait_ends_although_the_clock_was_set_back() {
+fn a_wait_ends_after_the_clock_was_set_back() {
     let folder = tempfile::tempdir().unwrap();
     let (path, clock) = (folder.path().join("a.db"), Jumping::default());
     clock.set_ahead(HOUR);
@@ -174,8 +174,8 @@ fn connections_whose_clocks_are_hours_apart_both_make_progress() {
     assert_eq!(seen, [0, 1]);
 }
 
-/// A waiter for a reply is asleep, and another connection holds the file's lock. `settle` starts an operation that waits
-/// for the lock, and stops looking at it.
+/// Starts a wait for a reply and locks the file with another connection. `settle` starts an operation that waits for the
+/// lock, and does not poll it again. Returns the result of the wait.
 fn wakes(settle: impl FnOnce(&Message<u32, u32>, &Reply<u32>, &mut Context<'_>)) -> Result<u32, Error> {
     let folder = tempfile::tempdir().unwrap();
     let (path, clock) = (folder.path().join("a.db"), Jumping::default());
@@ -197,7 +197,7 @@ fn wakes(settle: impl FnOnce(&Message<u32, u32>, &Reply<u32>, &mut Context<'_>))
 }
 
 #[test]
-fn a_change_of_a_reply_wakes_the_waiter_although_nobody_looks_at_it_any_more() {
+fn a_change_of_a_reply_wakes_the_waiter_if_its_operation_is_no_longer_polled() {
     let resolved = wakes(|message, _, context| {
         let sending = pin!(message.reply_channel().unwrap().send(&7).into_future());
         assert!(Future::poll(sending, context).is_pending());

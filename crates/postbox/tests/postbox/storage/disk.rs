@@ -1,4 +1,4 @@
-//! The disk, as a power cut leaves it.
+//! A simulated disk that forgets unsynced changes at a power cut.
 //!
 //! Two views of a folder are kept. What programs see is the folder itself. What is *durable* is here:
 //!
@@ -28,7 +28,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 const SECTOR: usize = 512;
 
-/// What a program does to the disk.
+/// An operation on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write,
@@ -37,24 +37,24 @@ pub(crate) enum Kind {
     Delete,
 }
 
-/// Which of the things that happen are counted.
+/// The operations that a cut or a fault counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     Any,
-    /// Of one kind.
+    /// Operations of one kind.
     Only(Kind),
-    /// What happens to the database itself: in the write-ahead mode only checkpoints touch it.
+    /// Operations on the database file. In WAL mode only checkpoints write to it.
     Database,
 }
 
-/// What is left of that which was not synced.
+/// The part of unsynced changes that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Survivors {
     None,
     Some,
 }
 
-/// When the power is cut: at the `nth` of these from now (0 is the next), before it or after it.
+/// When the power is cut: before or after the `nth` counted operation from now, where 0 is the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) which: Which,
@@ -66,16 +66,16 @@ pub(crate) struct Cut {
 /// How a disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nothing can be done to it.
+    /// All operations fail.
     Broken,
-    /// Nothing can be written.
+    /// Writes fail.
     Full,
-    /// Nothing can be written.
+    /// Writes fail.
     ReadOnly,
 }
 
 impl Failure {
-    /// What the system's layer of SQLite says, if it fails.
+    /// The error code of SQLite, if this operation fails.
     fn code(self, kind: Kind) -> Option<i32> {
         use rusqlite::ffi::*;
         match (self, kind) {
@@ -90,28 +90,28 @@ impl Failure {
     }
 }
 
-/// The `nth` of these from now (0 is the next) fails.
+/// A fault: the `nth` counted operation from now fails, where 0 is the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) which: Which,
     pub(crate) nth: u64,
     pub(crate) failure: Failure,
-    /// Half of the bytes are written before it fails.
+    /// Whether half of the bytes are written before the failure.
     pub(crate) is_partial: bool,
-    /// Each one from then on fails, until the disk is healed.
+    /// Whether all later operations fail too, until the disk is healed.
     pub(crate) is_lasting: bool,
 }
 
-/// What cannot be written.
+/// The files that cannot be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Protection {
     #[default]
     None,
-    /// The database is read-only; files can be made next to it.
+    /// The database is read-only. Files can be created in its folder.
     File,
-    /// No file can be made or deleted.
+    /// No file can be created or deleted.
     Folder,
-    /// Both, as if mounted read-only.
+    /// Both, like a read-only mount.
     All,
 }
 
@@ -146,7 +146,8 @@ struct File {
 
 struct Pending {
     change: Change,
-    /// The thread that made it, until that thread syncs a log: then the change belongs to an earlier checkpoint.
+    /// The thread that made the change. It is cleared when that thread syncs a log, since then the change belongs to an earlier
+    /// checkpoint.
     thread: Option<ThreadId>,
 }
 
@@ -169,7 +170,7 @@ impl Change {
         }
     }
 
-    /// Each sector by chance.
+    /// Applies a random part of the sectors.
     fn apply_in_part(&self, contents: &mut Vec<u8>, random: &mut StdRng, chance: f64) {
         match self {
             Change::Truncate(_) if !random.random_bool(chance) => {}
@@ -196,7 +197,7 @@ fn put(contents: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     contents[at..end].copy_from_slice(bytes);
 }
 
-/// All, nothing, or something in between.
+/// A random probability, often 0 or 1.
 fn chance(random: &mut StdRng) -> f64 {
     [0.0, 0.1, 0.5, 0.9, 1.0][random.random_range(0..5)]
 }
@@ -232,7 +233,7 @@ impl Disk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Plans a power cut. Programs go on as if nothing had happened; what counts is the image taken at that moment.
+    /// Plans a power cut. Programs continue without noticing it. The disk takes an image of the durable state at that time.
     pub(crate) fn plan(&self, cut: Cut) {
         self.lock().cut = Some(cut);
     }
@@ -241,13 +242,13 @@ impl Disk {
         self.lock().image.is_some()
     }
 
-    /// Does something that is in order with the cut: before it, or not at all.
+    /// Runs `act`, unless the power was cut before. The cut cannot happen during `act`.
     pub(crate) fn unless_cut<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         let state = self.lock();
         state.image.is_none().then(act)
     }
 
-    /// Writes what the power cut left into a folder. If none has come yet, it comes now.
+    /// Writes the files that the power cut left into a folder. If the power was not cut yet, it is cut now.
     pub(crate) fn power_cut(&self, survivors: Survivors, into: &Path) {
         let mut state = self.lock();
         if state.image.is_none() {
@@ -258,7 +259,7 @@ impl Disk {
         }
     }
 
-    /// Forgets the power cut: the next one can come.
+    /// Ends the power cut, so that another one can be planned.
     pub(crate) fn power_on(&self) {
         let mut state = self.lock();
         (state.cut, state.image) = (None, None);
@@ -272,13 +273,13 @@ impl Disk {
         self.lock().fault = None;
     }
 
-    /// Whether a name has changes that no sync has reached.
+    /// Whether a file has unsynced changes.
     pub(crate) fn is_pending(&self, name: &str) -> bool {
         let state = self.lock();
         state.names.get(name).is_some_and(|file| !state.files[*file].pending.is_empty())
     }
 
-    /// How often a name has been written to.
+    /// Number of writes to a file.
     pub(crate) fn writes(&self, name: &str) -> u64 {
         let state = self.lock();
         state.names.get(name).map_or(0, |file| state.files[*file].writes)
@@ -288,12 +289,12 @@ impl Disk {
         self.lock().fault.is_some()
     }
 
-    /// How many operations have failed.
+    /// Number of failed operations.
     pub(crate) fn failures(&self) -> u64 {
         self.lock().failures
     }
 
-    /// How much has happened: writes, truncations, syncs and deletes.
+    /// Number of writes, truncations, syncs and deletes.
     pub(crate) fn events(&self) -> u64 {
         self.lock().events
     }
@@ -306,7 +307,7 @@ impl Disk {
         self.lock().protection
     }
 
-    /// A file was opened, and made if there was none.
+    /// Records that a file was opened, and created if it did not exist.
     pub(crate) fn open(&self, name: &str, is_database: bool) -> usize {
         let mut state = self.lock();
         if let Some(known) = state.names.get(name) {
@@ -342,7 +343,7 @@ impl Disk {
         })
     }
 
-    /// The wrapped file is not synced: the image is what counts.
+    /// Records a sync. The system's file is not synced, because power cuts are simulated.
     pub(crate) fn sync(&self, file: usize, folder_too: bool) -> i32 {
         self.event(Kind::Sync, Some(file), |state, fault| {
             let State { random, files, .. } = state;
@@ -381,7 +382,7 @@ impl Disk {
         })
     }
 
-    /// One thing that happens, under the lock: the cut is before it or after it, never within.
+    /// Runs one operation under the lock, so that a cut is before or after it, never within.
     fn event(&self, kind: Kind, file: Option<usize>, act: impl FnOnce(&mut State, Option<Fault>) -> i32) -> i32 {
         let mut state = self.lock();
         let is_database = file.is_some_and(|file| state.files[file].is_database);

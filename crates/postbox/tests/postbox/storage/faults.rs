@@ -1,4 +1,4 @@
-//! Disks that fail or are full: an operation says so, what had returned holds, and the mailbox goes on when it is over.
+//! Disks that fail or are full: operations return errors, confirmed operations are kept, and mailboxes recover.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ const fn once(which: Which, nth: u64, failure: Failure) -> Fault {
     Fault { which, nth, failure, is_partial: false, is_lasting: false }
 }
 
-/// Names the file and says what to do; trying again can help.
+/// Whether an error names the file, says what to do, and is transient.
 fn is_clear(error: &Error) -> bool {
     let text = error.to_string();
     matches!(error, Error::Connection { transient: true, source: Some(_), .. })
@@ -30,7 +30,7 @@ fn is_clear(error: &Error) -> bool {
 }
 
 #[test]
-fn a_disk_that_is_full_or_fails_says_so_and_the_mailbox_goes_on() {
+fn a_failing_or_full_disk_is_an_error_and_the_mailbox_recovers() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&0).blocking().unwrap();
@@ -57,7 +57,7 @@ fn a_disk_that_is_full_or_fails_says_so_and_the_mailbox_goes_on() {
             assert!(error.to_string().contains(machine.file().canonicalize().unwrap().to_str().unwrap()), "{error}");
             assert!(error.to_string().contains(words), "{error}");
         }
-        // A look needs no writing.
+        // A receive of an empty mailbox needs no write.
         assert_eq!(jobs.approximate_count().blocking().unwrap(), 1);
         machine.disk.heal();
         let message = jobs.receive().blocking().unwrap().remove(0);
@@ -75,7 +75,7 @@ fn a_disk_that_is_full_or_fails_says_so_and_the_mailbox_goes_on() {
 }
 
 #[test]
-fn a_receive_that_could_not_be_written_takes_nothing() {
+fn a_receive_that_cannot_be_written_leases_nothing() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&1).blocking().unwrap();
@@ -83,13 +83,13 @@ fn a_receive_that_could_not_be_written_takes_nothing() {
         machine.disk.break_with(once(Which::Only(kind), 0, Failure::Broken));
         assert!(is_clear(&jobs.receive().blocking().unwrap_err()));
     }
-    // At once, though the lease would have been long.
+    // The message is visible at once, although the failed receive had a long lease.
     let message = jobs.receive().blocking().unwrap().remove(0);
     assert_eq!((message.body, message.delivery_count), (1, 1));
 }
 
 #[test]
-fn a_wait_that_fails_leaves_the_message_to_the_next() {
+fn a_failed_wait_leaves_the_message_to_another_receiver() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     for round in 0..20 {
@@ -98,8 +98,8 @@ fn a_wait_that_fails_leaves_the_message_to_the_next() {
             let (jobs, say) = (jobs.clone(), say.clone());
             std::thread::spawn(move || say.send(jobs.receive().wait_time(Duration::from_secs(3600)).blocking()));
         }
-        // Both wait by now, or will; the send is written, and the first who takes the message fails. If the other is
-        // not told, this hangs.
+        // Both receivers wait already or will wait. The send is written, and the first receive of the message fails. If the other
+        // receiver is not woken, the test hangs.
         std::thread::sleep(Duration::from_millis(5));
         machine.disk.break_with(once(Which::Only(Kind::Sync), 1, Failure::Broken));
         jobs.send(&round).blocking().unwrap();
@@ -113,7 +113,7 @@ fn a_wait_that_fails_leaves_the_message_to_the_next() {
         machine.disk.heal();
         taken[0].acknowledge().blocking().unwrap();
         if !failed {
-            // The one who failed is heard of later; or nobody failed, since the receive shared the send's transaction.
+            // The failed receive returns later, or none failed because the receive shared the send's transaction.
             jobs.send(&round).blocking().unwrap();
             let message = match hear.recv().unwrap() {
                 Ok(mut messages) => messages.remove(0),
@@ -125,7 +125,7 @@ fn a_wait_that_fails_leaves_the_message_to_the_next() {
 }
 
 #[test]
-fn settings_that_could_not_be_written_are_written_later() {
+fn settings_that_cannot_be_written_are_written_later() {
     let machine = Machine::new(0);
     drop(open::<u32, ()>(&machine.file()).unwrap());
     let uri = format!("sqlite://{}/jobs?max_size=1", machine.file().display());
@@ -137,7 +137,7 @@ fn settings_that_could_not_be_written_are_written_later() {
     assert!(matches!(jobs.send(&2).blocking(), Err(Error::MailboxFull { .. })));
 }
 
-/// Tries until it works; each failure must be clear.
+/// Retries until `act` succeeds. Each failure must be a clear error.
 fn insist<T>(mut act: impl FnMut() -> Result<T, Error>) -> T {
     loop {
         match act() {
@@ -161,7 +161,7 @@ fn every_write_may_fail() {
         assert_eq!((message.body, message.delivery_count), (1, 1));
         insist(|| message.acknowledge().blocking());
         drop((message, jobs));
-        // If the last connection fails to clear up, the next one does.
+        // If closing the last connection fails to remove its files, the next connection removes them.
         let jobs: Mailbox<u32> = insist(|| open(&machine.file()));
         insist(|| jobs.send(&3).blocking());
         let messages = insist(|| jobs.receive().max_messages(10).blocking());
@@ -183,7 +183,7 @@ fn every_write_may_fail() {
     }
 }
 
-/// By chance: another fault, or the end of one.
+/// At random, injects another fault or ends one.
 fn stir(machine: &Machine, random: &mut StdRng, injected: &AtomicU32) {
     if machine.disk.is_broken() {
         if random.random_bool(0.1) {
@@ -219,7 +219,7 @@ fn nothing_is_lost_on_a_disk_that_fails() {
         workload.run(&jobs, &machine.file(), seed, 4, 150);
         machine.disk.heal();
         failures += machine.disk.failures();
-        // What the disk holds by now, after all that has failed; then the file as the program sees it, by the same handle.
+        // Check the data on the disk after all failures, then the file as the program sees it through the same handle.
         let folder = tempfile::tempdir().unwrap();
         machine.disk.power_cut(Survivors::Some, folder.path());
         let image = folder.path().join("a.db");

@@ -1,4 +1,4 @@
-//! Another process holds the lock of the file, at any moment and for long: it is waited for.
+//! Operations wait while another process holds the lock of the file, at any time and for long.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::disk::Disk;
 use super::workload::{Jobs, Workload};
 use super::{check_file, open, seeds};
 
-/// What the other process does, if this is it: each line is a statement, answered when it is done.
+/// Runs only in a child process: executes each input line as a statement, and prints a line when it is done.
 #[test]
 fn child_of_the_lock_test() {
     let Ok(path) = std::env::var("POSTBOX_TEST_LOCKS") else { return };
@@ -28,7 +28,7 @@ fn child_of_the_lock_test() {
     }
 }
 
-/// Another process with the same file. It is killed when this is dropped.
+/// Another process that uses the same file. It is killed on drop.
 struct Other {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -47,7 +47,7 @@ impl Other {
         Other { child, answers }
     }
 
-    /// Has a statement executed, and waits until it is.
+    /// Executes a statement and waits until it is done.
     fn execute(&mut self, statement: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{statement}").unwrap();
         let mut lines = (&mut self.answers).lines();
@@ -66,13 +66,13 @@ impl Drop for Other {
     }
 }
 
-/// How the other process takes the lock, and how it gives it up; without that it is killed.
+/// The statements by which the other process takes and releases the lock. Without the second one it is killed instead.
 const HOLDS: [(&str, Option<&str>); 5] = [
     ("BEGIN IMMEDIATE", Some("COMMIT")),
     ("BEGIN EXCLUSIVE; INSERT INTO theirs VALUES (1)", Some("COMMIT")),
     ("BEGIN IMMEDIATE; INSERT INTO theirs VALUES (2)", Some("ROLLBACK")),
     ("BEGIN IMMEDIATE; INSERT INTO theirs VALUES (3)", None),
-    // A reader: nobody waits for it, and no checkpoint gets past it.
+    // A reader blocks no operation, and no checkpoint completes while it reads.
     ("BEGIN; SELECT count(*) FROM theirs", Some("COMMIT; PRAGMA wal_checkpoint(TRUNCATE)")),
 ];
 
@@ -83,7 +83,7 @@ struct Dice {
 }
 
 #[test]
-fn locks_of_another_process_are_waited_for_at_any_moment() {
+fn operations_wait_for_locks_of_another_process_at_any_time() {
     let holds = AtomicU32::new(0);
     for seed in seeds("POSTBOX_LOCKS", 2) {
         println!("seed {seed}");
@@ -99,7 +99,7 @@ fn locks_of_another_process_are_waited_for_at_any_moment() {
         let state = Mutex::new(Dice { random: StdRng::seed_from_u64(seed), other: start(), is_held: false });
         let disk = Disk::new(seed);
         std::thread::scope(|scope| {
-            // Whoever comes to the dice while the lock is held goes on, and waits for the lock.
+            // While the other process holds the lock, operations go on without this step and wait for the lock.
             let (state, start, holds) = (&state, &start, &holds);
             let workload = Workload::new(&disk).after_each(move || {
                 let Ok(mut dice) = state.try_lock() else { return };
@@ -137,7 +137,7 @@ fn locks_of_another_process_are_waited_for_at_any_moment() {
 fn a_file_that_another_process_has_locked_can_be_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
-    // A file that is new, then one that is known.
+    // Lock a new file, then one with tables.
     for take in ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"] {
         let mut other = Other::start(&path);
         other.execute(take);
@@ -146,7 +146,7 @@ fn a_file_that_another_process_has_locked_can_be_opened() {
             move || open::<u32, ()>(&path).and_then(|jobs| jobs.send(&1).blocking().map(|_| jobs))
         });
         std::thread::sleep(Duration::from_millis(200));
-        assert!(!opening.is_finished(), "it cannot send while the other has the lock");
+        assert!(!opening.is_finished(), "it cannot send while the other process holds the lock");
         other.execute("COMMIT");
         drop(opening.join().unwrap().unwrap());
     }
@@ -155,7 +155,7 @@ fn a_file_that_another_process_has_locked_can_be_opened() {
 }
 
 #[test]
-fn a_send_within_a_transaction_of_ones_own_waits_for_the_lock() {
+fn a_send_within_a_users_transaction_waits_for_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     let jobs: Mailbox<u32> = open(&path).unwrap();

@@ -1,7 +1,7 @@
-//! What the SQLite backend stands: power cuts, disks that fail or are full or read-only, locks that others hold.
+//! The SQLite backend under power cuts, on failing, full and read-only disks, and with locks of other processes.
 //!
-//! The model of the disk is in `disk.rs`. Short by default; the seeds run on from `POSTBOX_STORAGE_SEED` (0), and
-//! `POSTBOX_POWER_CUTS`, `POSTBOX_STORAGE_FAULTS` and `POSTBOX_LOCKS` say how many rounds.
+//! `disk.rs` is the model of the disk. The tests are short by default. `POSTBOX_POWER_CUTS`, `POSTBOX_STORAGE_FAULTS` and
+//! `POSTBOX_LOCKS` set the numbers of rounds, and `POSTBOX_STORAGE_SEED` (0) the first seed.
 
 mod disk;
 mod faults;
@@ -20,7 +20,7 @@ use postbox::*;
 
 use self::disk::Disk;
 
-/// A folder whose disk is under control.
+/// A folder on a simulated disk.
 struct Machine {
     folder: tempfile::TempDir,
     disk: Arc<Disk>,
@@ -37,7 +37,7 @@ impl Machine {
         self.folder.path().join("a.db")
     }
 
-    /// Waits until the last connection is gone, and with it the write-ahead log.
+    /// Waits until the last connection is closed and has removed the write-ahead log.
     fn wait_until_closed(&self) {
         while self.folder.path().join("a.db-wal").exists() {
             std::thread::yield_now();
@@ -49,14 +49,14 @@ fn open<T: 'static, R: 'static>(path: &Path) -> Result<Mailbox<T, R>, Error> {
     postbox::open(format!("sqlite://{}/jobs", path.display())).blocking()
 }
 
-/// The seeds of a test: as many as the variable says.
+/// The seeds of a test. The variable sets their number.
 fn seeds(variable: &str, default: u64) -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
     let first = number("POSTBOX_STORAGE_SEED").unwrap_or(0);
     first..first + number(variable).unwrap_or(default)
 }
 
-/// The file is whole, and what its mailbox counts is there.
+/// Asserts that the file is not damaged and that the counts of its mailbox are right.
 pub(super) fn check_file(path: &Path) {
     let connection = rusqlite::Connection::open(path).unwrap();
     let check: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();

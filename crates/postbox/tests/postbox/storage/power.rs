@@ -1,4 +1,4 @@
-//! Power cuts: what had returned before is there afterwards.
+//! Power cuts: the effects of operations that had returned are in the file afterwards.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::disk::{Cut, Kind, Survivors, Which};
 use super::workload::Workload;
 use super::{Machine, check_file, open, seeds};
 
-/// A mailbox in what a power cut left.
+/// Opens the mailbox in the files that a power cut left.
 fn after_the_cut<T: 'static, R: 'static>(
     machine: &Machine,
     survivors: Survivors,
@@ -23,15 +23,15 @@ fn after_the_cut<T: 'static, R: 'static>(
 }
 
 #[test]
-fn what_had_returned_survives_a_power_cut() {
+fn confirmed_operations_survive_a_power_cut() {
     let (mut cuts, mut sent, mut finished) = (0, 0, 0);
     for seed in seeds("POSTBOX_POWER_CUTS", 12) {
         let mut random = StdRng::seed_from_u64(seed);
         let machine = Machine::new(seed);
         let which = match random.random_range(0..4) {
-            // In the middle of a checkpoint.
+            // Cut the power during a checkpoint.
             0 => Which::Database,
-            // In the middle of a commit.
+            // Cut the power during a commit.
             1 => Which::Only(Kind::Sync),
             _ => Which::Any,
         };
@@ -44,7 +44,7 @@ fn what_had_returned_survives_a_power_cut() {
         println!("seed {seed}: {cut:?}");
         machine.disk.plan(cut);
         let workload = Workload::new(&machine.disk);
-        // The second time the file is opened again, while the first connection is still being closed, or after it.
+        // In the second round the file is opened again, during or after the close of the first connection.
         for part in 0..2 {
             if part > 0 && random.random_bool(0.5) {
                 machine.wait_until_closed();
@@ -62,7 +62,7 @@ fn what_had_returned_survives_a_power_cut() {
     assert!(cuts > 0 && sent > 0 && finished > 0);
 }
 
-/// Everything that a mailbox does at first, step by step: says how far it came before the power was cut.
+/// Creates a mailbox and uses it, step by step. Returns the number of steps before the power cut.
 fn first_steps(machine: &Machine) -> u32 {
     let mut steps = 0;
     let mut step = || machine.disk.unless_cut(|| steps += 1);
@@ -76,7 +76,7 @@ fn first_steps(machine: &Machine) -> u32 {
     assert_eq!(first.body, 1);
     first.acknowledge().blocking().unwrap();
     step();
-    // The last connection writes everything back and deletes the log.
+    // The last connection writes the log into the database and deletes it.
     drop((first, jobs));
     machine.wait_until_closed();
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
@@ -88,21 +88,20 @@ fn first_steps(machine: &Machine) -> u32 {
 }
 
 #[test]
-fn the_power_may_be_cut_at_every_write() {
+fn every_write_survives_a_power_cut() {
     let whole = Machine::new(0);
     assert_eq!(first_steps(&whole), 5);
     let events = whole.disk.events();
     for nth in 0..events {
-        // Nothing survives, or this and that.
+        // None or a random part of the unsynced changes survives.
         for seed in 0..4 {
             let survivors = if seed == 0 { Survivors::None } else { Survivors::Some };
             let machine = Machine::new(nth * 4 + seed);
             machine.disk.plan(Cut { which: Which::Any, nth, is_after: false, survivors });
             let steps = first_steps(&machine);
             let (folder, jobs) = after_the_cut::<u32, ()>(&machine, survivors);
-            let left: Vec<u32> = jobs.peek(10).blocking().unwrap().iter().map(|left| left.body[0].into()).collect();
-            let left: Vec<u32> = left.into_iter().map(|digit| digit - u32::from(b'0')).collect();
-            // What came next may be there or not. The lease of the first message may have been on the disk.
+            let left: Vec<u32> = jobs.peek(10).blocking().unwrap().into_iter().map(|left| left.body.unwrap()).collect();
+            // The next step may have had its effect. The lease of the first message may be on the disk.
             let possible: &[&[u32]] = match steps {
                 0 => &[&[]],
                 1 => &[&[], &[1]],
@@ -118,7 +117,7 @@ fn the_power_may_be_cut_at_every_write() {
 }
 
 #[test]
-fn without_the_sync_a_power_cut_takes_messages_and_leaves_the_file_whole() {
+fn without_full_sync_a_power_cut_loses_messages_but_does_not_damage_the_file() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&1).blocking().unwrap();
@@ -134,12 +133,12 @@ fn without_the_sync_a_power_cut_takes_messages_and_leaves_the_file_whole() {
         [1]
     );
     check_file(&folder.path().join("a.db"));
-    // A checkpoint syncs: then it is safe.
+    // A checkpoint syncs, so the messages are safe.
     machine.disk.power_on();
     checkpoint(&machine.file());
     let (_folder, left) = after_the_cut::<u32, ()>(&machine, Survivors::None);
     assert_eq!(left.approximate_count().blocking().unwrap(), 2);
-    // Whatever part of it survives, the file is whole.
+    // The file is not damaged, whichever part of the changes survives.
     for seed in 0..20 {
         let machine = Machine::new(seed);
         let fast = format!("sqlite://{}/jobs?synchronous=normal", machine.file().display());
@@ -158,7 +157,7 @@ fn checkpoint(file: &Path) {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
 }
 
-/// What the simulated disk keeps if the sync of a database fails, and why.
+/// If the sync of a database fails, pages of earlier checkpoints stay pending in the simulated disk. This test shows why.
 #[test]
 fn a_checkpoint_beside_a_reader_is_synced_by_the_next_one() {
     let machine = Machine::new(0);
@@ -181,14 +180,14 @@ fn a_checkpoint_beside_a_reader_is_synced_by_the_next_one() {
     assert!(!machine.disk.is_pending("a.db"), "and syncs all");
 }
 
-/// The disk of these tests does what it must: without syncs, rows are lost and files are damaged.
+/// The simulated disk is realistic: without syncs, rows are lost and files are damaged.
 #[test]
 fn a_program_that_never_syncs_loses_and_damages_its_file() {
     let (mut lost, mut damaged, mut whole) = (0, 0, 0);
     for seed in 0..40 {
         let machine = Machine::new(seed);
         let connection = rusqlite::Connection::open(machine.file()).unwrap();
-        // By the time the rows come, the file is there and synced.
+        // The file is created and synced before the rows are written.
         connection.execute_batch("CREATE TABLE t (x INTEGER PRIMARY KEY, y BLOB); CREATE INDEX i ON t (y)").unwrap();
         connection.execute_batch("PRAGMA synchronous = OFF").unwrap();
         for _ in 0..50 {

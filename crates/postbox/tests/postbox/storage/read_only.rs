@@ -1,4 +1,4 @@
-//! Files and folders that cannot be written. Permissions do not bind every user, so the disk of these tests refuses.
+//! Files and folders that cannot be written. The simulated disk refuses the writes, because root ignores permissions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|file| (file.display().to_string(), std::fs::read(&file).unwrap())).collect()
 }
 
-/// Names the file and says why; trying again does not help.
+/// Asserts that an error names the file, says why, and is permanent.
 fn assert_refused<T: std::fmt::Debug>(machine: &Machine, result: Result<T, Error>) {
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Connection { transient: false, .. }), "{error:?}");
@@ -22,7 +22,7 @@ fn assert_refused<T: std::fmt::Debug>(machine: &Machine, result: Result<T, Error
 }
 
 #[test]
-fn a_file_or_folder_that_is_read_only_says_so_and_is_not_touched() {
+fn a_read_only_file_or_folder_is_an_error_and_not_changed() {
     for protection in [Protection::File, Protection::Folder, Protection::All] {
         println!("{protection:?}");
         let machine = Machine::new(0);
@@ -42,7 +42,7 @@ fn a_file_or_folder_that_is_read_only_says_so_and_is_not_touched() {
 }
 
 #[test]
-fn a_file_cannot_be_made_in_a_folder_that_is_read_only() {
+fn no_file_is_created_in_a_read_only_folder() {
     for protection in [Protection::Folder, Protection::All] {
         let machine = Machine::new(0);
         machine.disk.protect(protection);
@@ -54,13 +54,13 @@ fn a_file_cannot_be_made_in_a_folder_that_is_read_only() {
 }
 
 #[test]
-fn a_file_that_others_have_open_may_be_read_only_for_us() {
+fn a_file_that_is_read_only_for_this_process_may_be_open_in_another() {
     for protection in [Protection::File, Protection::All] {
         let machine = Machine::new(0);
         let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
         jobs.send(&1).blocking().unwrap();
         machine.disk.protect(protection);
-        // By a connection of its own, as another program has.
+        // Use a separate connection, as another program has.
         let apart = format!("sqlite://{}/jobs?synchronous=normal", machine.file().display());
         assert_refused(&machine, postbox::open::<u32, (), Json>(apart).blocking());
         machine.disk.protect(Protection::None);
@@ -70,7 +70,7 @@ fn a_file_that_others_have_open_may_be_read_only_for_us() {
 }
 
 #[test]
-fn a_disk_that_becomes_read_only_says_so_and_the_mailbox_goes_on_afterwards() {
+fn a_disk_that_becomes_read_only_is_an_error_and_the_mailbox_recovers() {
     let machine = Machine::new(0);
     let jobs: Mailbox<u32> = open(&machine.file()).unwrap();
     jobs.send(&1).blocking().unwrap();

@@ -1,5 +1,5 @@
-//! A layer between SQLite and the system: what happens in folders that a test controls goes through its [`Disk`],
-//! everything else is left to the system untouched.
+//! A VFS between SQLite and the system. Operations in folders that a test controls go through its [`Disk`]. All others are
+//! forwarded to the system unchanged.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -10,10 +10,10 @@ use rusqlite::ffi::*;
 
 use super::disk::{Disk, Protection};
 
-/// Folders under control.
+/// The controlled folders.
 static DISKS: Mutex<Vec<(PathBuf, Weak<Disk>)>> = Mutex::new(Vec::new());
 
-/// Puts a folder under control for as long as the disk lives. It must be empty.
+/// Controls an empty folder until the disk is dropped.
 pub(crate) fn control(folder: &Path, disk: &Arc<Disk>) {
     register();
     assert!(std::fs::read_dir(folder).unwrap().next().is_none(), "the folder must be empty");
@@ -22,7 +22,7 @@ pub(crate) fn control(folder: &Path, disk: &Arc<Disk>) {
     disks.push((folder.canonicalize().unwrap(), Arc::downgrade(disk)));
 }
 
-/// The disk of a path, and the name within its folder.
+/// The disk of a path in a controlled folder, and the file name.
 fn controlled(path: &Path) -> Option<(Arc<Disk>, String)> {
     let folder = path.parent()?;
     let disks = DISKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,7 +30,7 @@ fn controlled(path: &Path) -> Option<(Arc<Disk>, String)> {
     Some((disk, path.file_name()?.to_str()?.to_owned()))
 }
 
-/// The VFS that SQLite would use without this one.
+/// SQLite's default VFS.
 struct Wrapped(*mut sqlite3_vfs);
 
 // SAFETY: it is never written to after it was registered, and SQLite calls it from any thread.
@@ -44,7 +44,7 @@ fn wrapped_vfs() -> *mut sqlite3_vfs {
     WRAPPED.get().expect("registered before it is called").0
 }
 
-/// Once in a process: from then on connections are opened through this layer.
+/// Registers this VFS as the default of the process.
 fn register() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
@@ -54,19 +54,19 @@ fn register() {
         WRAPPED.set(Wrapped(system)).ok().expect("this is the only place that sets it");
         // SAFETY: the pointer was just given by SQLite, and the structure is plain data. What is not replaced below
         // does not look at the VFS that it is called with, or only at fields that are copied here.
-        let mut ours = unsafe { std::ptr::read(system) };
-        ours.szOsFile += OFFSET as c_int;
-        ours.pNext = std::ptr::null_mut();
-        ours.zName = c"postbox-test".as_ptr();
-        ours.xOpen = Some(open);
-        ours.xDelete = Some(delete);
+        let mut vfs = unsafe { std::ptr::read(system) };
+        vfs.szOsFile += OFFSET as c_int;
+        vfs.pNext = std::ptr::null_mut();
+        vfs.zName = c"postbox-test".as_ptr();
+        vfs.xOpen = Some(open);
+        vfs.xDelete = Some(delete);
         // SAFETY: it is never freed, and all its functions follow the contract of SQLite.
-        let code = unsafe { sqlite3_vfs_register(Box::leak(Box::new(ours)), 1) };
+        let code = unsafe { sqlite3_vfs_register(Box::leak(Box::new(vfs)), 1) };
         assert_eq!(code, SQLITE_OK);
     });
 }
 
-/// A file under control. That of the system is behind it, in the same memory.
+/// A controlled file. The system's file follows it in the same memory.
 #[repr(C)]
 struct File {
     base: sqlite3_file,
@@ -78,25 +78,25 @@ const OFFSET: usize = size_of::<File>();
 struct Handle {
     disk: Arc<Disk>,
     file: usize,
-    /// The next sync is that of the folder too.
+    /// Whether the next sync also syncs the folder.
     syncs_folder: bool,
-    /// The shared memory next to it.
+    /// The path of the shared-memory file.
     shared: PathBuf,
 }
 
 /// # Safety
-/// The file was opened by `open` as one under control, and nobody else uses it at this moment.
+/// The file was opened by `open` as a controlled file, and no other reference to its handle exists.
 unsafe fn handle<'a>(file: *mut sqlite3_file) -> &'a mut Handle {
     // SAFETY: by the contract of this function it is a `File`, whose handle lives until it is closed.
     unsafe { &mut *(*file.cast::<File>()).handle }
 }
 
-/// The file of the operating system behind a file of the test, and what can be done with it.
+/// The system's file behind a controlled file, and its methods.
 ///
 /// # Safety
-/// The file was opened by `open` as one under control.
+/// The file was opened by `open` as a controlled file.
 unsafe fn behind<'a>(file: *mut sqlite3_file) -> (*mut sqlite3_file, &'a sqlite3_io_methods) {
-    // SAFETY: SQLite gave us `szOsFile` bytes, which is room for both; the system's file was opened with ours.
+    // SAFETY: SQLite allocated `szOsFile` bytes, which is room for both files, and both were opened together.
     unsafe {
         let real = file.cast::<u8>().add(OFFSET).cast::<sqlite3_file>();
         (real, &*(*real).pMethods)
@@ -121,12 +121,12 @@ unsafe extern "C" fn open(
     };
     let path = path.expect("it is controlled");
     let is_database = flags & SQLITE_OPEN_MAIN_DB != 0;
-    // SAFETY: SQLite gave us a file to fill. Without methods it is not closed.
+    // SAFETY: SQLite passes memory for a file. A file without methods is not closed.
     unsafe { (*file).pMethods = std::ptr::null() };
     let protection = disk.protection();
     let is_fixed = matches!(protection, Protection::Folder | Protection::All);
     if is_fixed && !path.exists() {
-        // What the system's VFS says in a folder without permission to write.
+        // The same error as the system's VFS returns in a folder without write permission.
         return if is_database { SQLITE_CANTOPEN } else { SQLITE_READONLY_DIRECTORY };
     }
     let is_read_only = match protection {
@@ -138,7 +138,7 @@ unsafe extern "C" fn open(
         true => flags & !(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE) | SQLITE_OPEN_READONLY,
         false => flags,
     };
-    // SAFETY: behind our own part there is room for the system's file, and the rest is as SQLite gave it.
+    // SAFETY: behind the `File` there is room for the system's file, and the rest is as SQLite gave it.
     let code = unsafe {
         let real = file.cast::<u8>().add(OFFSET).cast::<sqlite3_file>();
         (*real).pMethods = std::ptr::null();
@@ -161,7 +161,7 @@ unsafe extern "C" fn open(
         shared: path.with_file_name(format!("{short}-shm")),
     };
     let opened = File { base: sqlite3_file { pMethods: &METHODS }, handle: Box::into_raw(Box::new(handle)) };
-    // SAFETY: there is room for ours, and SQLite aligns the memory of files to eight bytes.
+    // SAFETY: there is room for a `File`, and SQLite aligns the memory of files to eight bytes.
     unsafe { file.cast::<File>().write(opened) };
     SQLITE_OK
 }
@@ -175,7 +175,7 @@ unsafe fn path_of(name: *const c_char) -> PathBuf {
 
 unsafe extern "C" fn delete(_: *mut sqlite3_vfs, name: *const c_char, folder_too: c_int) -> c_int {
     let vfs = wrapped_vfs();
-    // SAFETY: SQLite gave us the name of a file, and the system's VFS has all its functions.
+    // SAFETY: SQLite passes the name of a file, and the system's VFS has all its functions.
     let (path, system) = unsafe { (path_of(name), (*vfs).xDelete.expect("a VFS deletes files")) };
     // SAFETY: these are the arguments that SQLite gave.
     let system = || unsafe { system(vfs, name, folder_too) };
@@ -250,10 +250,10 @@ unsafe extern "C" fn barrier(file: *mut sqlite3_file) {
     }
 }
 
-/// What the system does, and nothing else.
+/// Methods that are forwarded to the system.
 macro_rules! forward {
-    ($($ours:ident as $method:ident ( $($argument:ident: $type:ty),* );)*) => {$(
-        unsafe extern "C" fn $ours(file: *mut sqlite3_file $(, $argument: $type)*) -> c_int {
+    ($($name:ident as $method:ident ( $($argument:ident: $type:ty),* );)*) => {$(
+        unsafe extern "C" fn $name(file: *mut sqlite3_file $(, $argument: $type)*) -> c_int {
             // SAFETY: SQLite calls it with a file that `open` made and with what the system expects.
             unsafe {
                 let (real, methods) = behind(file);
@@ -276,7 +276,7 @@ forward! {
     unmap_shared as xShmUnmap(delete: c_int);
 }
 
-/// Of the second version: without mapping files into memory, so that each write is seen.
+/// Version 2 of the methods has no memory mapping, so that each write goes through this VFS.
 static METHODS: sqlite3_io_methods = sqlite3_io_methods {
     iVersion: 2,
     xClose: Some(close),

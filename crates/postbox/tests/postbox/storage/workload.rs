@@ -1,4 +1,4 @@
-//! What programs do with a mailbox at the same time, what of it had returned at a moment, and what must be there then.
+//! A concurrent workload on a mailbox, a log of the operations that had returned, and a check of a file against that log.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -13,10 +13,11 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::disk::Disk;
 
-/// A number, and something that makes it long.
+/// A body with a number and padding.
 pub(super) type Jobs = Mailbox<(u64, String), u64>;
 
-/// What had begun and what had returned. Frozen by a power cut: whatever is noted was so before it.
+/// A log of operations that had begun and that had returned. It takes no entries after a power cut, so all its entries are
+/// older than the cut.
 #[derive(Default)]
 pub(super) struct Log {
     /// Sends that had begun.
@@ -46,7 +47,7 @@ pub(super) struct Workload<'a> {
 }
 
 impl<'a> Workload<'a> {
-    /// Nothing may fail.
+    /// Creates a workload in which no operation may fail.
     pub(super) fn new(disk: &'a Disk) -> Self {
         Workload {
             disk,
@@ -67,13 +68,13 @@ impl<'a> Workload<'a> {
         self
     }
 
-    /// How many sends, and how many acknowledgements and answers, had returned.
+    /// The number of sends, and the number of acknowledgements and answers, that had returned.
     pub(super) fn returned(&self) -> (usize, usize) {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         (log.sent.len(), log.finished.len())
     }
 
-    /// Notes something, unless the power was cut before. Says at which number.
+    /// Adds an entry to the log, unless the power was cut before. Returns the number of the entry.
     fn note(&self, act: impl FnOnce(&mut Log)) -> u64 {
         let noted = self.disk.unless_cut(|| {
             let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +96,8 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Threads that send, receive, acknowledge, answer and give back, a number of operations each or until the power is cut.
+    /// Runs threads that send, receive, acknowledge, answer and give back messages. Each runs a number of operations, or ends
+    /// with a power cut.
     pub(super) fn run(&self, jobs: &Jobs, file: &Path, seed: u64, threads: u64, operations: u32) {
         std::thread::scope(|scope| {
             for thread in 0..threads {
@@ -174,7 +176,7 @@ impl<'a> Workload<'a> {
                 assert!(!is_over, "{number} was finished and came back");
             });
             let result = match random.random_range(0..10) {
-                // It comes back when its lease ends.
+                // The message is delivered again when its lease ends.
                 0 => continue,
                 1 => {
                     self.finish_or_lose(message.nack().blocking());
@@ -198,27 +200,27 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// A lease may have ended before it was finished; then another delivery has the message.
+    /// Whether a message was finished. Its lease may have ended before, so that it was delivered again.
     fn finish_or_lose(&self, result: Result<(), Error>) -> bool {
         match result {
             Err(Error::ReceiptHandleExpired { .. }) => false,
-            // An earlier delivery has answered; this one has finished the message.
+            // An earlier delivery has answered the request, and this one has finished the message.
             Err(Error::ReplyAlreadySent { .. }) => true,
             result => self.judge(result).is_some(),
         }
     }
 
-    /// As another program does that looks after the file.
+    /// Runs a checkpoint on a separate connection, as another program might.
     fn checkpoint(&self, file: &Path, random: &mut StdRng) {
         let mode = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"][random.random_range(0..4)];
         let done = rusqlite::Connection::open(file)
             .and_then(|connection| connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(())));
-        // If the disk fails, it fails here too; what matters is what the mailbox makes of it.
+        // The checkpoint may fail with the disk. Only the mailbox is tested here.
         drop(done);
     }
 
-    /// What was noted is true of this file: nothing that was sent is lost, nothing that was finished is there. Takes
-    /// everything out. `is_exact` if nothing but what returned can be there.
+    /// Asserts that the log is true of this file: no sent message is lost, and no finished message is present. Removes all
+    /// messages. With `is_exact`, the file contains only effects of operations that had returned.
     pub(super) fn check(&self, jobs: &Jobs, file: &Path, is_exact: bool) {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         super::check_file(file);
@@ -227,7 +229,7 @@ impl<'a> Workload<'a> {
             match answer.unwrap_or_else(|error| panic!("the reply of {number}: {error}")) {
                 Some(answer) => {
                     assert_eq!(answer, number + 1);
-                    assert!(log.finishing.contains(number), "{number} was answered by nobody");
+                    assert!(log.finishing.contains(number), "{number} was not answered by the workload");
                 }
                 None => assert!(!log.finished.contains_key(number), "the answer of {number} is lost"),
             }
@@ -237,13 +239,13 @@ impl<'a> Workload<'a> {
             let receive = jobs.receive().max_messages(100).wait_time(Duration::from_secs(1));
             for message in receive.blocking().unwrap() {
                 let number = message.body.0;
-                assert!(log.begun.contains(&number), "{number} was sent by nobody");
+                assert!(log.begun.contains(&number), "{number} was not sent by the workload");
                 assert!(!log.finished.contains_key(&number), "{number} was finished and came back");
                 assert!(left.insert(number), "{number} is there twice");
                 assert!(!is_exact || !log.refused.contains(&number), "{number} was refused and is there");
                 match message.expects_reply() {
                     true => match message.reply(&(number + 1)).blocking() {
-                        // Its answer was taken above, or nobody waits for one: it is finished all the same.
+                        // The reply was consumed above, or no client waits for one. The message is finished in both cases.
                         Ok(()) | Err(Error::ReplyAlreadySent { .. } | Error::ReplyExpired { .. }) => {}
                         Err(error) => panic!("{number}: {error}"),
                     },

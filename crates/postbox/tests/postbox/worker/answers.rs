@@ -1,4 +1,4 @@
-//! Where answers go, and what becomes of those that cannot go.
+//! Addresses of answers, and answers that cannot be sent.
 
 use super::*;
 use postbox::worker::MainLoopRequest;
@@ -43,7 +43,7 @@ fn an_answer_that_cannot_be_sent_is_tried_again_with_the_backoff() {
     }
 }
 
-/// A body or an answer whose code panics.
+/// A body or an answer whose serialization panics.
 #[derive(Debug)]
 struct Explosive(u32);
 
@@ -92,7 +92,7 @@ fn an_answer_that_cannot_be_written_is_not_computed_for_ever() {
         worker.max_attempts(2).max_iterations(2).wait_time(Duration::ZERO).run().blocking().unwrap();
         mailbox.advance(seconds(900));
     }
-    // 7 fails for good, 13 panics and has a second attempt.
+    // 7 fails permanently. 13 panics and is retried once.
     assert_eq!(runs.load(Ordering::SeqCst), 3);
     let reasons: Vec<_> =
         mailbox.dead_letters().list(9).blocking().unwrap().iter().map(|letter| letter.reason.to_string()).collect();

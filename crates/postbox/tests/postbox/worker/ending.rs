@@ -4,7 +4,7 @@ use super::*;
 use postbox::worker::LoopReport;
 
 #[test]
-fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
+fn a_shutdown_finishes_running_handlers_and_gives_back_other_messages() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -13,7 +13,7 @@ fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     starts.recv().unwrap();
     handle.shutdown();
-    // The two that wait are given back at once, not when their leases end.
+    // The two buffered messages are given back at once, not when their leases end.
     let mut back = mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap();
     while back.len() < 2 {
         back.extend(mailbox.receive().max_messages(10).wait_time(seconds(1)).blocking().unwrap());
@@ -25,7 +25,7 @@ fn a_shutdown_finishes_what_runs_and_gives_back_what_was_not_started() {
 }
 
 #[test]
-fn a_shutdown_makes_no_dead_letters_of_what_no_handler_saw() {
+fn a_shutdown_does_not_count_deliveries_that_no_handler_saw() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.max_deliveries(1));
     mailbox.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -36,7 +36,7 @@ fn a_shutdown_makes_no_dead_letters_of_what_no_handler_saw() {
     while mailbox.counts().blocking().unwrap().in_flight < 4 {
         thread::yield_now();
     }
-    // From here on no handler begins, although one ends before the loop has seen the shutdown.
+    // From now on no handler starts, although one ends before the loop has seen the shutdown.
     handle.shutdown();
     release.cancel();
     assert_eq!(running.join().unwrap().given_back, 3);
@@ -47,7 +47,7 @@ fn a_shutdown_makes_no_dead_letters_of_what_no_handler_saw() {
 }
 
 #[test]
-fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
+fn a_message_of_a_handler_that_exceeds_the_shutdown_timeout_is_given_back() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&1).blocking().unwrap();
     let (gate, starts, _release) = gate();
@@ -55,7 +55,7 @@ fn a_handler_that_does_not_end_in_time_loses_its_message_to_others() {
     let handle = worker.handle();
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     let context = starts.recv().unwrap();
-    // The keeper of leases, and then the deadline too.
+    // Wait for the alarm of the lease renewal, then also for the alarm of the deadline.
     rest(&mailbox);
     handle.shutdown();
     while mailbox.backend().clock().alarms() < 2 {
@@ -78,7 +78,7 @@ fn a_shutdown_before_the_start_is_not_forgotten() {
 }
 
 #[test]
-fn a_loop_that_is_dropped_gives_back_what_it_had() {
+fn a_dropped_loop_gives_back_its_messages() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&[1, 2, 3]).blocking().unwrap();
     let (gate, starts, _release) = gate();

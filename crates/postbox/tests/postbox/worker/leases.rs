@@ -1,9 +1,9 @@
-//! Leases that are kept alive while handlers run, and leases that are lost.
+//! Leases that are renewed while handlers run, and leases that are lost.
 
 use super::*;
 
-/// Advances the clock by a third of a lease, again and again, and waits each time until the loop has extended it. That is
-/// when it is due, so there is one extension for each step.
+/// Repeatedly advances the clock by a third of a lease, when an extension is due, and waits until the loop has extended the
+/// lease. So there is one extension for each step.
 fn keep_alive_for(mailbox: &FakeMailbox<u32, u32>, dispatcher: &Dispatcher, steps: usize, third: Duration) {
     let (extended, extensions) = mpsc::channel();
     let _subscription = dispatcher.subscribe(move |event: &MailboxEvent| {
@@ -28,9 +28,9 @@ fn a_lease_is_kept_alive_while_its_handler_runs() {
     let worker = Worker::with_handler(&mailbox, gate).visibility_timeout(seconds(30)).max_iterations(1);
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     let context = starts.recv().unwrap();
-    // Ten times as long as the lease was for.
+    // The handler runs ten times as long as the lease.
     keep_alive_for(&mailbox, &dispatcher, 30, seconds(10));
-    assert!(mailbox.receive().blocking().unwrap().is_empty(), "nobody else has it");
+    assert!(mailbox.receive().blocking().unwrap().is_empty(), "the message is still leased");
     assert!(!context.cancellation().is_cancelled());
     release.cancel();
     assert_eq!(running.join().unwrap().succeeded, 1);
@@ -38,7 +38,7 @@ fn a_lease_is_kept_alive_while_its_handler_runs() {
 }
 
 #[test]
-fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
+fn a_lease_is_renewed_up_to_its_cap_then_the_handler_is_cancelled() {
     let dispatcher = Dispatcher::new();
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
     mailbox.send(&1).blocking().unwrap();
@@ -50,14 +50,14 @@ fn a_lease_is_kept_up_to_its_cap_and_then_the_handler_is_told() {
     keep_alive_for(&mailbox, &dispatcher, 5, seconds(10));
     mailbox.advance(seconds(10));
     postbox_core::wait_for(context.cancellation().cancelled());
-    // From the cap on the message belongs to others.
+    // After the cap the message is delivered to another consumer.
     assert_eq!(mailbox.receive().blocking().unwrap()[0].delivery_count, 2);
     release.cancel();
     assert_eq!(running.join().unwrap().unfinished, 1);
 }
 
 #[test]
-fn a_lost_lease_is_told_to_the_handler() {
+fn a_lost_lease_cancels_the_handler() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send(&1).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -78,7 +78,7 @@ fn a_message_is_kept_alive_by_hand_too() {
     mailbox.send(&1).blocking().unwrap();
     let message = mailbox.receive().visibility_timeout(seconds(10)).blocking().unwrap().remove(0);
     let alive = message.keep_alive(seconds(30), seconds(100));
-    // Its first beat comes at once, not after a while.
+    // The first extension is immediate.
     rest(&mailbox);
     mailbox.advance(seconds(9));
     assert!(!alive.lost().is_cancelled());
@@ -88,7 +88,7 @@ fn a_message_is_kept_alive_by_hand_too() {
 }
 
 #[test]
-fn what_is_lost_before_its_turn_is_not_handled() {
+fn a_message_whose_lease_is_lost_in_the_buffer_is_not_handled() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&[1, 2]).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -99,7 +99,7 @@ fn what_is_lost_before_its_turn_is_not_handled() {
     rest(&mailbox);
     mailbox.advance(seconds(15));
     postbox_core::wait_for(context.cancellation().cancelled());
-    // Both are told in one go; the second one is still in the buffer.
+    // One renewal reports both lost leases. The second message is still in the buffer.
     release.cancel();
     let report = running.join().unwrap();
     assert_eq!((report.unfinished, report.succeeded), (2, 0));

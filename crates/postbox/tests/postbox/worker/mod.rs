@@ -1,4 +1,4 @@
-//! The loop: answers, failures, leases, shutdown.
+//! Workers: answers, failures, leases, shutdown.
 
 mod answers;
 mod ending;
@@ -21,7 +21,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A handler that tells when it starts and ends when it is told.
+/// A handler that reports its start and ends on a signal.
 struct Gate {
     started: mpsc::Sender<Context>,
     release: Cancellation,
@@ -48,7 +48,7 @@ fn echo(mailbox: &Mailbox<u32, u32>) -> Worker<u32, u32> {
     Worker::new(mailbox, |number: u32, _| async move { Ok::<_, String>(number) })
 }
 
-/// Waits until something in the background waits for the clock.
+/// Waits until a background task has set an alarm.
 fn rest<T, R>(mailbox: &FakeMailbox<T, R>) {
     while mailbox.backend().clock().alarms() == 0 {
         thread::yield_now();
@@ -56,7 +56,7 @@ fn rest<T, R>(mailbox: &FakeMailbox<T, R>) {
 }
 
 #[test]
-fn a_failing_handler_has_its_message_back_until_the_attempts_are_used_up() {
+fn a_message_of_a_failing_handler_is_retried_until_its_attempts_are_used_up() {
     let mailbox: FakeMailbox<u32> = FakeMailbox::new();
     let id = mailbox.send(&7).blocking().unwrap();
     for attempt in 1..=3 {
@@ -74,7 +74,7 @@ fn a_failing_handler_has_its_message_back_until_the_attempts_are_used_up() {
 }
 
 #[test]
-fn a_handler_says_what_becomes_of_its_message() {
+fn the_error_of_a_handler_decides_the_outcome_of_its_message() {
     let mailbox: FakeMailbox<u32> = FakeMailbox::new();
     mailbox.send_batch(&[0, 1]).blocking().unwrap();
     let worker = Worker::new(&mailbox, |number: u32, _| async move {
@@ -124,7 +124,7 @@ fn a_panic_is_caught_and_the_loop_goes_on() {
 }
 
 #[test]
-fn so_many_handlers_run_at_a_time_and_so_many_messages_are_fetched() {
+fn concurrency_and_prefetch_limit_running_and_fetched_messages() {
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
     mailbox.send_batch(&(0..10).collect::<Vec<_>>()).blocking().unwrap();
     let (gate, starts, release) = gate();
@@ -134,7 +134,7 @@ fn so_many_handlers_run_at_a_time_and_so_many_messages_are_fetched() {
     for _ in 0..3 {
         starts.recv().unwrap();
     }
-    // Three run and two wait: the others are left to other consumers.
+    // Three handlers run and two messages are buffered. The other messages are available to other consumers.
     assert_eq!(mailbox.counts().blocking().unwrap().in_flight, 5);
     assert!(starts.try_recv().is_err());
     release.cancel();
@@ -162,7 +162,7 @@ fn failures_of_receive_do_not_end_the_loop() {
     let running = thread::spawn(move || worker.run().blocking().unwrap());
     for _ in 0..3 {
         assert_eq!(failures.recv().unwrap(), "the cable is out");
-        // It rests before it tries again, longer each time.
+        // The loop waits longer after each failure.
         while mailbox.backend().clock().alarms() < 2 {
             thread::yield_now();
         }
@@ -224,7 +224,7 @@ fn an_option_that_is_not_allowed_is_refused_at_once() {
 }
 
 #[test]
-fn the_trace_goes_from_sender_to_handler_to_what_it_sends() {
+fn the_trace_is_passed_from_sender_to_handler_to_sent_messages() {
     let resolver = FakeMailboxResolver::new();
     let mailbox: FakeMailbox<u32, u32> = FakeMailbox::with(|options| options.resolver(resolver.clone()));
     let next: CollectingMailbox<u32> = CollectingMailbox::new();
@@ -259,7 +259,7 @@ async fn handlers_run_in_parallel_on_an_executor() {
     let worker = Worker::new(&mailbox, move |number: u32, _| {
         let meeting = Arc::clone(&meeting);
         async move {
-            // Two handlers block two threads: only in parallel do they meet.
+            // Each handler blocks a thread until the other one has started, so they finish only if they run in parallel.
             tokio::task::block_in_place(|| meeting.wait());
             Ok::<_, String>(number)
         }
@@ -334,12 +334,12 @@ fn an_actor_is_driven_by_a_leased_mailbox_without_change() {
     let (account, report) = worker.run().blocking().unwrap();
     assert_eq!((account.balance, account.stopped, report.succeeded, report.retried), (7, true, 2, 2));
     assert!(account.failures[0].contains("overdrawn") && account.failures[1].contains("unlucky"));
-    // What failed comes back; what was not handled is still there.
+    // The failed message is visible again, and messages that were not handled are still in the mailbox.
     assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(1, 2, 0, 0));
 }
 
 #[test]
-fn events_tell_what_the_loop_does() {
+fn events_describe_each_step_of_the_loop() {
     let dispatcher = Dispatcher::new();
     let mailbox: FakeMailbox<u32> = FakeMailbox::with(|options| options.dispatcher(&dispatcher));
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -348,7 +348,7 @@ fn events_tell_what_the_loop_does() {
     let _loops = dispatcher.subscribe(move |event: &LoopEvent| loops.lock().unwrap().push(name(format!("{event:?}"))));
     let _mailboxes =
         dispatcher.subscribe(move |event: &MailboxEvent| mailboxes.lock().unwrap().push(name(format!("{event:?}"))));
-    let _bad = dispatcher.subscribe(|_: &MailboxEvent| panic!("a subscriber that fails disturbs nobody"));
+    let _bad = dispatcher.subscribe(|_: &MailboxEvent| panic!("a failing subscriber does not affect others"));
     mailbox.send_batch(&[0, 1]).blocking().unwrap();
     let worker = Worker::new(&mailbox, |number: u32, _| async move { if number == 0 { Err("zero") } else { Ok(()) } });
     worker.max_attempts(1).max_iterations(2).run().blocking().unwrap();
@@ -374,7 +374,7 @@ fn a_loop_that_does_not_wait_lets_its_handlers_run() {
     let mailbox: Mailbox<u32, u32> = Connection::new(MemoryBackend::new()).mailbox("eager").unwrap();
     let reply = mailbox.send_expecting_reply(&1).blocking().unwrap();
     let worker = Worker::new(&mailbox, |number: u32, _| async move {
-        // Not ready at once.
+        // The handler is pending at first.
         smol::Timer::after(Duration::from_millis(5)).await;
         Ok::<_, String>(number)
     });
