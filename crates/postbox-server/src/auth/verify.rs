@@ -19,6 +19,9 @@ const SKEW_MINUTES: u64 = 5;
 
 const SKEW: u64 = SKEW_MINUTES * 60;
 
+/// The one header of AWS that some clients (the SDK for PHP) do not sign. It has no effect.
+const UNSIGNED_HEADER: &str = "x-amz-user-agent";
+
 /// A request whose signature is good.
 #[derive(Clone, Debug)]
 pub struct Verified<'k> {
@@ -104,7 +107,7 @@ fn check_signed_headers(http: &HttpRequest<'_>, signed: &Signed) -> Result<(), S
     }
     for (name, _) in http.headers {
         let name = name.to_ascii_lowercase();
-        if name.starts_with("x-amz-") && !is_signed(&name) {
+        if name.starts_with("x-amz-") && name != UNSIGNED_HEADER && !is_signed(&name) {
             return Err(mismatch(format!("'{name}' must be a 'SignedHeader' in the AWS Authorization.")));
         }
     }
