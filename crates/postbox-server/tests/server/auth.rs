@@ -297,6 +297,42 @@ fn the_digest_of_the_body_is_not_believed() {
     }
 }
 
+/// Signs a request with the published example of a key, by a header or by its URL.
+fn signed(mut request: Recorded, names: &str, in_header: bool) -> Recorded {
+    let scope = "20150830/eu-west-1/sqs/aws4_request";
+    let list: Vec<String> = names.split(';').map(str::to_owned).collect();
+    let canonical = request.with(|http| canonical_request(http, &list));
+    let text = string_to_sign("20150830T123600Z", scope, &canonical);
+    let signature = signature(&signing_key(&Secret::new(SECRET), scope), &text);
+    if in_header {
+        request.set_header("Authorization", &authorization("AKIDEXAMPLE", names, &signature));
+    } else {
+        request.query.push_str(&format!("&X-Amz-Signature={signature}"));
+    }
+    request
+}
+
+#[test]
+fn a_stated_digest_of_the_body_must_be_right() {
+    let of_hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    let of_nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    for (digest, good) in [(of_hello, true), (of_nothing, false), ("UNSIGNED-PAYLOAD", false), ("", false)] {
+        let headers = [LOCAL, DATE, ("X-Amz-Content-Sha256", digest)];
+        let request = Recorded::new("POST", "/", "", &headers, "hello");
+        let result = signed(request, "host;x-amz-content-sha256;x-amz-date", true).verify_at(NOW);
+        assert_eq!(result.is_ok(), good, "{digest}");
+    }
+}
+
+#[test]
+fn a_url_without_expiry_is_good_for_five_minutes() {
+    let query = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Feu-west-1%2Fsqs\
+                 %2Faws4_request&X-Amz-Date=20150830T123600Z&X-Amz-SignedHeaders=host";
+    let request = signed(Recorded::new("GET", "/", query, &[LOCAL], ""), "host", false);
+    assert!(request.verify_at(NOW + 300).is_ok());
+    assert_eq!(failure(&request, NOW + 301).0, ErrorKind::RequestExpired);
+}
+
 #[test]
 fn headers_that_are_incomplete() {
     let all = "Authorization header requires 'Credential' parameter. Authorization header requires 'Signature' \
