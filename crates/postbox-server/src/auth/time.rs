@@ -15,7 +15,7 @@ pub fn parse_time(text: &str) -> Option<u64> {
     };
     let (year, month, day) = (digits(0, 4)?, digits(4, 6)?, digits(6, 8)?);
     let (hour, minute, second) = (digits(9, 11)?, digits(11, 13)?, digits(13, 15)?);
-    if year < 1970 || hour > 23 || minute > 59 || second > 60 {
+    if year < 1970 || hour > 23 || minute > 59 || second > 59 {
         return None;
     }
     if !(1..=12).contains(&month) || day < 1 || day > days_in_month(year, month) {

@@ -149,8 +149,8 @@ impl Visitor for JsonReader {
     }
 
     fn named<S: Shape>(&mut self, member: Member, value: &mut BTreeMap<String, S>) -> Result<(), SqsError> {
-        for (index, (name, item)) in self.object(member)?.into_iter().enumerate() {
-            let path = format!("{}{}.{}.{}.", self.path, member.query, index + 1, member.entry.1);
+        for (name, item) in self.object(member)? {
+            let path = format!("{}{}.{name}.", self.path, member.query);
             value.insert(name, self.shape(item, path)?);
         }
         Ok(())

@@ -185,6 +185,9 @@ fn encryption() {
     set("jobs", &mut attributes, &[("SqsManagedSseEnabled", "true")]).unwrap();
     assert_eq!(show("jobs", &attributes, &NAMES), map(&[("SqsManagedSseEnabled", "true")]));
 
+    set("jobs", &mut attributes, &[("KmsDataKeyReusePeriodSeconds", "6000")]).unwrap();
+    assert_eq!(show("jobs", &attributes, &NAMES[..2]), map(&[("KmsDataKeyReusePeriodSeconds", "6000")]));
+
     let message = "You can use one type of server-side encryption (SSE) at one time. \
                    You can either enable KMS SSE or SQS SSE.";
     let both = [("KmsMasterKeyId", "k"), ("SqsManagedSseEnabled", "true")];

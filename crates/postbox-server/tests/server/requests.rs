@@ -136,6 +136,7 @@ fn lists_of_the_query_protocol_in_all_their_forms() {
         "AttributeNames.1=QueueArn&AttributeNames.2=Policy",
         "AttributeNames.member.1=QueueArn&AttributeNames.member.2=Policy",
         "AttributeNames.AttributeName.1=QueueArn&AttributeNames.AttributeName.2=Policy",
+        "AttributeName.1=QueueArn&AttributeName.2=Policy&AttributeName=All&AttributeName.x=All",
     ] {
         let Ok(Request::GetQueueAttributes(request)) =
             form(&format!("Action=GetQueueAttributes&QueueUrl=q&{parameters}"))

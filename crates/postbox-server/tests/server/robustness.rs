@@ -79,6 +79,8 @@ fn check(http: &HttpRequest<'_>) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn any_bytes(path in ".{0,20}", query in ".{0,40}", body in vec(any::<u8>(), 0..200), json: bool) {
         let headers: &[(&str, &str)] = if json { &[("x-amz-target", "AmazonSQS.SendMessage")] } else { &[] };
