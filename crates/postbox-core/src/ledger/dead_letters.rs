@@ -6,11 +6,11 @@ use alloc::collections::VecDeque;
 
 use super::Ledger;
 use super::slot::{Extras, Slot, id_from_halves};
-use super::types::Dead;
+use super::types::DeadMessage;
 
 impl<M> Ledger<M> {
     /// The dead letters, oldest first.
-    pub fn dead(&self) -> impl Iterator<Item = &Dead<M>> {
+    pub fn dead(&self) -> impl Iterator<Item = &DeadMessage<M>> {
         self.dead.iter()
     }
 
@@ -40,7 +40,7 @@ impl<M> Ledger<M> {
     }
 
     /// Removes and returns all dead letters.
-    pub fn purge_dead(&mut self) -> VecDeque<Dead<M>> {
+    pub fn purge_dead(&mut self) -> VecDeque<DeadMessage<M>> {
         if let Some(ids) = &mut self.id_index {
             ids.remove_dead();
         }
@@ -52,7 +52,7 @@ impl<M> Ledger<M> {
         if let Some(ids) = &mut self.id_index {
             ids.mark_dead(id_from_halves(removed.id));
         }
-        self.dead.push_back(Dead {
+        self.dead.push_back(DeadMessage {
             id: id_from_halves(removed.id),
             message: removed.message,
             deliveries: removed.deliveries,
@@ -63,7 +63,7 @@ impl<M> Ledger<M> {
         });
     }
 
-    fn requeue_dead_letter(&mut self, dead: Dead<M>) {
+    fn requeue_dead_letter(&mut self, dead: DeadMessage<M>) {
         self.last_number += 1;
         let arrival = self.last_number;
         let extras = dead.group.map(|group| Box::new(Extras { group: Some(group), expires_at: None, arrival }));

@@ -5,14 +5,14 @@ use alloc::borrow::Cow;
 use super::Ledger;
 use super::slab::NONE;
 use super::slot::State;
-use super::types::{Held, Receipt, Stale};
+use super::types::{LeaseEnded, LedgerMessage, Receipt};
 
 impl<M> Ledger<M> {
     /// Leases up to `max` messages until `until` and passes each to `take`, in order. All of them
     /// may be leased before the first call of `take`. If `take` panics, the remaining messages
     /// count as delivered, and return when their leases end.
     #[inline]
-    pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
+    pub fn receive(&mut self, now: u64, max: usize, until: u64, mut take: impl FnMut(LedgerMessage<'_, M>)) -> usize {
         let now = self.advance(now);
         // At least `now`: a lease of no length ends with the next call, not within this one.
         let until = until.max(now);
@@ -35,8 +35,8 @@ impl<M> Ledger<M> {
     /// it is dropped.
     ///
     /// # Errors
-    /// [`Stale`] if the lease has ended; nothing changes.
-    pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, Stale> {
+    /// [`LeaseEnded`] if the lease has ended; nothing changes.
+    pub fn acknowledge(&mut self, now: u64, receipt: Receipt) -> Result<M, LeaseEnded> {
         self.advance(now);
         let slot = self.leased(receipt)?;
         Ok(self.remove(slot).message)
@@ -45,8 +45,8 @@ impl<M> Ledger<M> {
     /// Ends a lease. The message becomes visible again at `at`.
     ///
     /// # Errors
-    /// [`Stale`] if the lease has ended; nothing changes.
-    pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), Stale> {
+    /// [`LeaseEnded`] if the lease has ended; nothing changes.
+    pub fn give_back(&mut self, now: u64, receipt: Receipt, at: u64) -> Result<(), LeaseEnded> {
         let now = self.advance(now);
         let slot = self.leased(receipt)?;
         self.unschedule(slot);
@@ -66,20 +66,20 @@ impl<M> Ledger<M> {
     /// messages and its delivery count back.
     ///
     /// ```
-    /// use postbox_core::{Ledger, LedgerOptions, Posting};
+    /// use postbox_core::{Ledger, LedgerOptions, NewMessage};
     ///
     /// let mut ledger = Ledger::new(LedgerOptions { max_deliveries: Some(1), ..Default::default() });
-    /// ledger.send(0, Posting::new(1, "first")).unwrap();
-    /// ledger.send(0, Posting::new(2, "second")).unwrap();
+    /// ledger.send(0, NewMessage::new(1, "first")).unwrap();
+    /// ledger.send(0, NewMessage::new(2, "second")).unwrap();
     /// let mut receipt = None;
-    /// ledger.receive(0, 1, 30, |held| receipt = Some(held.receipt));
+    /// ledger.receive(0, 1, 30, |entry| receipt = Some(entry.receipt));
     /// ledger.release(1, receipt.unwrap()).unwrap();
-    /// ledger.receive(2, 1, 30, |held| assert_eq!((*held.message, held.deliveries), ("first", 1)));
+    /// ledger.receive(2, 1, 30, |entry| assert_eq!((*entry.message, entry.deliveries), ("first", 1)));
     /// ```
     ///
     /// # Errors
-    /// [`Stale`] if the lease has ended; nothing changes.
-    pub fn release(&mut self, now: u64, receipt: Receipt) -> Result<(), Stale> {
+    /// [`LeaseEnded`] if the lease has ended; nothing changes.
+    pub fn release(&mut self, now: u64, receipt: Receipt) -> Result<(), LeaseEnded> {
         self.advance(now);
         let slot = self.leased(receipt)?;
         self.unschedule(slot);
@@ -88,7 +88,7 @@ impl<M> Ledger<M> {
         entry.state = State::Ready;
         self.ready.insert_by_rank(&mut self.slots, slot);
         self.deliverable += 1;
-        self.surfaced += 1;
+        self.became_ready += 1;
         self.schedule_expiry(slot);
         self.advance(now);
         Ok(())
@@ -97,8 +97,8 @@ impl<M> Ledger<M> {
     /// Extends a lease until `until`. A lease never becomes shorter.
     ///
     /// # Errors
-    /// [`Stale`] if the lease has ended; nothing changes.
-    pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), Stale> {
+    /// [`LeaseEnded`] if the lease has ended; nothing changes.
+    pub fn extend(&mut self, now: u64, receipt: Receipt, until: u64) -> Result<(), LeaseEnded> {
         self.advance(now);
         let slot = self.leased(receipt)?;
         if self.deadline_of(slot) < until {
@@ -112,18 +112,18 @@ impl<M> Ledger<M> {
     /// Ends a lease and moves the message to the dead letters.
     ///
     /// # Errors
-    /// [`Stale`] if the lease has ended; nothing changes.
-    pub fn dead_letter(&mut self, now: u64, receipt: Receipt, reason: Cow<'static, str>) -> Result<(), Stale> {
+    /// [`LeaseEnded`] if the lease has ended; nothing changes.
+    pub fn dead_letter(&mut self, now: u64, receipt: Receipt, reason: Cow<'static, str>) -> Result<(), LeaseEnded> {
         self.advance(now);
         let slot = self.leased(receipt)?;
         self.move_to_dead_letters(slot, reason);
         Ok(())
     }
 
-    pub(super) fn leased(&self, receipt: Receipt) -> Result<u32, Stale> {
+    pub(super) fn leased(&self, receipt: Receipt) -> Result<u32, LeaseEnded> {
         match self.slots.get(receipt.slot) {
             Some(slot) if slot.is_leased(receipt) => Ok(receipt.slot),
-            _ => Err(Stale),
+            _ => Err(LeaseEnded),
         }
     }
 
@@ -158,7 +158,12 @@ impl<M> Ledger<M> {
     }
 
     /// Leases up to `max` ready messages one by one, each with an entry in the heap of deadlines.
-    pub(super) fn lease_one_by_one(&mut self, max: usize, until: u64, mut take: impl FnMut(Held<'_, M>)) -> usize {
+    pub(super) fn lease_one_by_one(
+        &mut self,
+        max: usize,
+        until: u64,
+        mut take: impl FnMut(LedgerMessage<'_, M>),
+    ) -> usize {
         let mut taken = 0;
         while taken < max && self.ready.first() != NONE {
             let slot = self.ready.first();

@@ -51,28 +51,29 @@ use self::list::List;
 use self::slab::{NONE, Slab};
 use self::slot::{Expiry, Slot, State};
 pub use self::types::{
-    DELIVERIES_SPENT, Dead, Held, LedgerOptions, LedgerRefusal, Posted, Posting, Receipt, Stale, Tally,
+    DELIVERIES_SPENT, DeadMessage, LeaseEnded, LedgerCounts, LedgerMessage, LedgerOptions, LedgerRefusal, NewMessage,
+    Receipt, SendOutcome,
 };
 
 /// A leased mailbox as a state machine.
 ///
 /// Every method first handles the events that are due at `now`. Receipts, options and results are
-/// plain data; see [`Receipt`], [`LedgerOptions`], [`Held`] and [`Tally`].
+/// plain data; see [`Receipt`], [`LedgerOptions`], [`LedgerMessage`] and [`LedgerCounts`].
 ///
 /// ```
-/// use postbox_core::{Ledger, Posting, Stale};
+/// use postbox_core::{Ledger, NewMessage, LeaseEnded};
 ///
 /// let mut ledger = Ledger::new(Default::default());
-/// ledger.send(0, Posting::new(1, "hello")).unwrap();
+/// ledger.send(0, NewMessage::new(1, "hello")).unwrap();
 ///
 /// // Leased until 30: hidden from other consumers until then.
 /// let mut receipt = None;
-/// ledger.receive(0, 10, 30, |held| receipt = Some(held.receipt));
+/// ledger.receive(0, 10, 30, |entry| receipt = Some(entry.receipt));
 /// ledger.receive(29, 10, 60, |_| unreachable!());
 ///
 /// // From 30 on it is delivered again, and the first receipt is invalid.
-/// ledger.receive(30, 10, 60, |held| assert_eq!((*held.message, held.deliveries), ("hello", 2)));
-/// assert_eq!(ledger.acknowledge(31, receipt.unwrap()), Err(Stale));
+/// ledger.receive(30, 10, 60, |entry| assert_eq!((*entry.message, entry.deliveries), ("hello", 2)));
+/// assert_eq!(ledger.acknowledge(31, receipt.unwrap()), Err(LeaseEnded));
 /// ```
 #[derive(Debug)]
 pub struct Ledger<M> {
@@ -86,7 +87,7 @@ pub struct Ledger<M> {
     /// The number of ready messages.
     deliverable: usize,
     /// How often a message has become ready.
-    surfaced: u64,
+    became_ready: u64,
     /// Ends of delays, and of leases that are not in the list.
     deadlines: DeadlineHeap,
     leased: usize,
@@ -99,7 +100,7 @@ pub struct Ledger<M> {
     /// For each deduplication id the first message that had it, and the end of its window.
     deduplicated_ids: BTreeMap<Arc<str>, (u128, u64)>,
     deduplication_ends: BTreeSet<(u64, Arc<str>)>,
-    dead: VecDeque<Dead<M>>,
+    dead: VecDeque<DeadMessage<M>>,
     /// Built by the first send with an id chosen by the caller.
     id_index: Option<IdIndex>,
     now: u64,
@@ -122,7 +123,7 @@ impl<M> Ledger<M> {
             ready: List::new(),
             leases: List::new(),
             deliverable: 0,
-            surfaced: 0,
+            became_ready: 0,
             deadlines: DeadlineHeap::new(),
             leased: 0,
             delayed: 0,
@@ -192,9 +193,9 @@ impl<M> Ledger<M> {
     }
 
     /// The number of messages by state.
-    pub fn tally(&mut self, now: u64) -> Tally {
+    pub fn counts(&mut self, now: u64) -> LedgerCounts {
         self.advance(now);
-        Tally {
+        LedgerCounts {
             ready: self.slots.len() - self.delayed - self.leased,
             delayed: self.delayed,
             leased: self.leased,
@@ -214,8 +215,8 @@ impl<M> Ledger<M> {
 
     /// How often a message has become ready. The difference of two readings is the number of
     /// waiting consumers to wake.
-    pub const fn surfaced(&self) -> u64 {
-        self.surfaced
+    pub const fn became_ready(&self) -> u64 {
+        self.became_ready
     }
 
     /// The number of messages that have expired.
@@ -247,7 +248,7 @@ impl<M> Ledger<M> {
     }
 
     /// Passes up to `max` ready messages to `show`, in order of delivery, without delivering them.
-    pub fn peek(&mut self, now: u64, max: usize, mut show: impl FnMut(Held<'_, M>)) {
+    pub fn peek(&mut self, now: u64, max: usize, mut show: impl FnMut(LedgerMessage<'_, M>)) {
         self.advance(now);
         let mut slot = self.ready.first();
         for _ in 0..max {

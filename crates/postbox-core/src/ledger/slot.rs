@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use super::slab::NONE;
-use super::types::{Held, Receipt};
+use super::types::{LedgerMessage, Receipt};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -98,8 +98,8 @@ impl<M> Slot<M> {
         self.state == State::Leased && self.number == receipt.number
     }
 
-    pub(super) fn show(&self, receipt: Receipt) -> Held<'_, M> {
-        Held {
+    pub(super) fn show(&self, receipt: Receipt) -> LedgerMessage<'_, M> {
+        LedgerMessage {
             id: id_from_halves(self.id),
             message: &self.message,
             receipt,

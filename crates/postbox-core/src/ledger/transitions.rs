@@ -106,8 +106,8 @@ impl<M> Ledger<M> {
         if self.options.max_deliveries.is_some_and(|most| self.slot(slot).deliveries >= most) {
             return self.move_to_dead_letters(slot, Cow::Borrowed(DELIVERIES_SPENT));
         }
-        self.surfaced += 1;
-        let rank = self.surfaced;
+        self.became_ready += 1;
+        let rank = self.became_ready;
         let entry = self.slot_mut(slot);
         (entry.state, entry.rank) = (State::Ready, rank);
         self.ready.push(&mut self.slots, slot);

@@ -24,7 +24,7 @@ impl Default for LedgerOptions {
 
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Posting<'a, M> {
+pub struct NewMessage<'a, M> {
     /// The id, unique unless it is sent by [`send_once`](super::Ledger::send_once).
     pub id: u128,
     /// The content.
@@ -39,16 +39,16 @@ pub struct Posting<'a, M> {
     pub deduplication: Option<&'a str>,
 }
 
-impl<M> Posting<'_, M> {
+impl<M> NewMessage<'_, M> {
     /// Creates a message that is visible at once, without a group, an expiry or a deduplication id.
     pub const fn new(id: u128, message: M) -> Self {
-        Posting { id, message, visible_at: 0, expires_at: None, group: None, deduplication: None }
+        NewMessage { id, message, visible_at: 0, expires_at: None, group: None, deduplication: None }
     }
 }
 
 /// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posted {
+pub enum SendOutcome {
     /// The message is stored.
     Stored,
     /// Nothing was stored, because the ledger has the message already: one with this deduplication
@@ -88,19 +88,19 @@ impl Receipt {
 
 /// The receipt belongs to a lease that has ended: by a settlement, by its deadline, or by a purge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stale;
+pub struct LeaseEnded;
 
-impl fmt::Display for Stale {
+impl fmt::Display for LeaseEnded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the lease has ended")
     }
 }
 
-impl core::error::Error for Stale {}
+impl core::error::Error for LeaseEnded {}
 
 /// A message in the ledger.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Held<'a, M> {
+pub struct LedgerMessage<'a, M> {
     /// The id of the message.
     pub id: u128,
     /// The content.
@@ -113,17 +113,17 @@ pub struct Held<'a, M> {
     pub sent_at: u64,
 }
 
-impl<M> Clone for Held<'_, M> {
+impl<M> Clone for LedgerMessage<'_, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<M> Copy for Held<'_, M> {}
+impl<M> Copy for LedgerMessage<'_, M> {}
 
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dead<M> {
+pub struct DeadMessage<M> {
     /// The id of the message.
     pub id: u128,
     /// The content.
@@ -141,7 +141,7 @@ pub struct Dead<M> {
 
 /// The number of messages by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct LedgerCounts {
     /// Visible messages, including those queued in a group.
     pub ready: usize,
     /// Messages that are not visible yet: sent or given back with a delay.

@@ -1,6 +1,6 @@
 //! Random operations on the ledger, compared with a simple model.
 
-use postbox_core::{Ledger, LedgerOptions, LedgerRefusal, Posted, Posting, Tally};
+use postbox_core::{Ledger, LedgerCounts, LedgerOptions, LedgerRefusal, NewMessage, SendOutcome};
 use proptest::prelude::*;
 
 use crate::ledger::receive;
@@ -181,28 +181,28 @@ proptest! {
                     let (id, body) = own.map_or((number, number), |(id, body)| (1_000 + u128::from(id), u128::from(body)));
                     let (group_name, deduplication_name) =
                         (group.map(|group| group.to_string()), deduplication.map(|id| id.to_string()));
-                    let posting = Posting {
+                    let new = NewMessage {
                         id, message: body, visible_at: now + delay, expires_at: expiry.map(|after| now + after),
                         group: group_name.as_deref(), deduplication: deduplication_name.as_deref(),
                     };
                     let answer = match own {
-                        Some(_) => ledger.send_once(now, posting, |held, new| held == new),
-                        None => ledger.send(now, posting),
+                        Some(_) => ledger.send_once(now, new, |entry, new| entry == new),
+                        None => ledger.send(now, new),
                     };
                     let known = model.remembered.iter().find(|known| Some(known.0) == deduplication);
-                    let held = model.entries.iter().chain(&model.dead).find(|entry| own.is_some() && entry.id == id);
+                    let entry = model.entries.iter().chain(&model.dead).find(|entry| own.is_some() && entry.id == id);
                     if let Some(known) = known {
-                        prop_assert_eq!(answer, Ok(Posted::Duplicate(known.1)));
-                    } else if let Some(held) = held {
-                        let expected = match held.body == body {
-                            true => Ok(Posted::Duplicate(id)),
+                        prop_assert_eq!(answer, Ok(SendOutcome::Duplicate(known.1)));
+                    } else if let Some(entry) = entry {
+                        let expected = match entry.body == body {
+                            true => Ok(SendOutcome::Duplicate(id)),
                             false => Err(LedgerRefusal::IdInUse(body)),
                         };
                         prop_assert_eq!(answer, expected);
                     } else if is_full {
                         prop_assert_eq!(answer, Err(LedgerRefusal::Full(body)));
                     } else {
-                        prop_assert_eq!(answer, Ok(Posted::Stored));
+                        prop_assert_eq!(answer, Ok(SendOutcome::Stored));
                         model.remembered.extend(deduplication.map(|key| (key, id, now + WINDOW)));
                         let order = model.number();
                         model.entries.push(Entry {
@@ -309,13 +309,13 @@ proptest! {
             let leased = model.entries.iter().filter(|entry| matches!(entry.place, Where::Leased(_))).count();
             let ready = model.entries.iter().filter(|entry| entry.place == Where::Ready).count();
             let delayed = model.entries.len() - leased - ready;
-            prop_assert_eq!(ledger.tally(now), Tally { ready, delayed, leased, dead: model.dead.len() });
+            prop_assert_eq!(ledger.counts(now), LedgerCounts { ready, delayed, leased, dead: model.dead.len() });
             prop_assert_eq!(ledger.deliverable(), model.deliverable().len());
             let due = model.entries.iter().filter(|entry| entry.place != Where::Ready).map(|entry| entry.due);
             let waiting = model.entries.iter().filter(|entry| !matches!(entry.place, Where::Leased(_)));
             prop_assert_eq!(ledger.next_due(), due.chain(waiting.filter_map(|entry| entry.expiry)).min());
             let mut shown = Vec::new();
-            ledger.peek(now, 100, |held| shown.push(held.id));
+            ledger.peek(now, 100, |entry| shown.push(entry.id));
             prop_assert_eq!(shown, model.deliverable().into_iter().map(|index| model.entries[index].id).collect::<Vec<_>>());
         }
     }

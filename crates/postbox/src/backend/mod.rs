@@ -88,7 +88,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// the same mailbox.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] for a setting that this backend cannot keep.
+    /// [`Error::Unsupported`] for a setting that this backend does not have; [`Error::InvalidParameter`] for a value that it
+    /// cannot keep.
     fn mailbox(&self, name: &MailboxName, settings: &MailboxSettings) -> Result<Arc<dyn ByteMailbox>, Error>;
 
     /// The reply store, if the backend has one.

@@ -67,6 +67,7 @@ pub use self::property::property;
 use crate::backend::Limits;
 use crate::error::Error;
 use crate::mailbox::Mailbox;
+use crate::mailbox::codec::Json;
 use crate::mailbox::connection::Connection;
 use crate::mailbox::id::new_uuid;
 
@@ -353,6 +354,12 @@ impl Place<'_> {
     fn limits(&self) -> Limits {
         let mailbox: Mailbox<(), ()> = self.connection.mailbox(&self.name()).unwrap();
         *mailbox.limits()
+    }
+
+    /// Whether the backend can remove idle mailboxes.
+    fn keeps_idle_expiry(&self) -> bool {
+        let opened = self.connection.clone().idle_expiry(Limits::LONGEST).mailbox::<(), (), Json>(&self.name());
+        !matches!(opened, Err(Error::Unsupported { .. }))
     }
 
     /// The duration of a number of ticks.

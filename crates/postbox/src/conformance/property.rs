@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postbox_core::{Ledger, LedgerOptions, LedgerRefusal, Posted, Posting, Receipt};
+use postbox_core::{Ledger, LedgerOptions, LedgerRefusal, NewMessage, Receipt, SendOutcome};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -212,17 +212,21 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
     let place = schedule.place;
     let limits = place.limits();
     let name = place.name();
+    let keeps_idle_expiry = place.keeps_idle_expiry();
     let open = |settings: Settings| {
+        let settings = Settings { expires_idle: settings.expires_idle && keeps_idle_expiry, ..settings };
         let mut options = place.connection.clone().max_deliveries(settings.max_deliveries);
         if limits.max_size {
             options = options.max_size(settings.max_size);
         }
         let is_too_long = matches!(settings.window, Window::TooLong);
-        options = options.deduplication_window(match settings.window {
-            Window::Ticks(ticks) => place.ticks(ticks),
-            Window::TooLong if !settings.expires_idle => Duration::MAX,
-            Window::Longest | Window::TooLong => Limits::LONGEST,
-        });
+        if limits.deduplication || is_too_long {
+            options = options.deduplication_window(match settings.window {
+                Window::Ticks(ticks) => place.ticks(ticks),
+                Window::TooLong if !settings.expires_idle => Duration::MAX,
+                Window::Longest | Window::TooLong => Limits::LONGEST,
+            });
+        }
         if settings.expires_idle {
             options = options.idle_expiry(if is_too_long { Duration::MAX } else { Limits::LONGEST });
         }
@@ -274,7 +278,7 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
                     send = send.deduplication_id(id.as_str());
                 }
                 let answer = send.blocking();
-                let posting = Posting {
+                let new = NewMessage {
                     id: oracle_id,
                     message: body,
                     visible_at: due(now, delay),
@@ -283,12 +287,12 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
                     deduplication: deduplication.as_deref(),
                 };
                 let expected = match own.is_some() {
-                    true => oracle.ledger.send_once(now, posting, |held, new| held == new),
-                    false => oracle.ledger.send(now, posting),
+                    true => oracle.ledger.send_once(now, new, |entry, new| entry == new),
+                    false => oracle.ledger.send(now, new),
                 };
                 let id = match (answer, expected) {
-                    (Ok(id), Ok(Posted::Stored)) => id,
-                    (Ok(id), Ok(Posted::Duplicate(first))) => {
+                    (Ok(id), Ok(SendOutcome::Stored)) => id,
+                    (Ok(id), Ok(SendOutcome::Duplicate(first))) => {
                         prop_assert_eq!(&id, &ids.of(first));
                         id
                     }
@@ -305,8 +309,8 @@ fn check(schedule: &mut Schedule<'_>, operations: &[Operation], settings: Settin
                 let receive = mailbox.receive().max_messages(max).visibility_timeout(place.ticks(visibility));
                 let received = receive.blocking().map_err(|error| TestCaseError::fail(error.to_string()))?;
                 let mut expected = Vec::new();
-                oracle.ledger.receive(now, max, due(now, visibility), |held| {
-                    expected.push((*held.message, held.deliveries, held.receipt, held.id));
+                oracle.ledger.receive(now, max, due(now, visibility), |entry| {
+                    expected.push((*entry.message, entry.deliveries, entry.receipt, entry.id));
                 });
                 let seen: Vec<_> = received.iter().map(|message| (message.body, message.delivery_count)).collect();
                 let should: Vec<_> = expected.iter().map(|message| (message.0, message.1)).collect();
@@ -412,8 +416,9 @@ fn done(result: Result<(), Error>) -> Result<bool, TestCaseError> {
 }
 
 fn compare(mailbox: &Mailbox<u32, u32>, oracle: &mut Oracle) -> Result<(), TestCaseError> {
-    let tally = oracle.ledger.tally(oracle.now);
-    let [ready, delayed, leased, dead] = [tally.ready, tally.delayed, tally.leased, tally.dead].map(|many| many as u64);
+    let counts = oracle.ledger.counts(oracle.now);
+    let [ready, delayed, leased, dead] =
+        [counts.ready, counts.delayed, counts.leased, counts.dead].map(|many| many as u64);
     prop_assert_eq!(mailbox.counts().blocking().unwrap(), Counts::new(ready, delayed, leased, dead));
     let letters = mailbox.dead_letters().list(100).blocking().unwrap();
     let seen: Vec<_> = letters.iter().map(|letter| (letter.body.clone().unwrap(), letter.delivery_count)).collect();
@@ -421,7 +426,7 @@ fn compare(mailbox: &Mailbox<u32, u32>, oracle: &mut Oracle) -> Result<(), TestC
     prop_assert_eq!(seen, expected);
     if mailbox.limits().peek {
         let mut expected = Vec::new();
-        oracle.ledger.peek(oracle.now, 100, |held| expected.push(*held.message));
+        oracle.ledger.peek(oracle.now, 100, |entry| expected.push(*entry.message));
         let shown = mailbox.peek(100).blocking().unwrap();
         let seen: Vec<_> = shown.into_iter().map(|message| message.body.unwrap()).collect();
         prop_assert_eq!(seen, expected);

@@ -57,7 +57,7 @@ impl<T, C> DeadLetters<T, C> {
     {
         let core = Arc::clone(&self.core);
         Call::new(move || {
-            core.call("dead_letters", |bytes| bytes.dead_letters(max)).map(move |letters| {
+            core.run("dead_letters", |bytes| bytes.dead_letters(max)).map(move |letters| {
                 let letters = core.at_most("dead_letters", max, letters?)?;
                 Ok(letters.into_iter().map(DeadLetter::new::<C>).collect())
             })
@@ -70,7 +70,7 @@ impl<T, C> DeadLetters<T, C> {
     /// [`Connection`](Error::Connection).
     pub fn count(&self) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
-        Call::new(move || core.call("counts", |bytes| bytes.counts()).map(|counts| Ok(counts?.dead)))
+        Call::new(move || core.run("counts", |bytes| bytes.counts()).map(|counts| Ok(counts?.dead)))
     }
 
     /// Makes at most `max` dead letters visible again, oldest first, as if they had never been delivered. Returns their number.
@@ -79,7 +79,7 @@ impl<T, C> DeadLetters<T, C> {
     /// [`Connection`](Error::Connection).
     pub fn redrive(&self, max: usize) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
-        Call::new(move || core.call("redrive", |bytes| bytes.redrive(Redrive::UpTo(max))))
+        Call::new(move || core.run("redrive", |bytes| bytes.redrive(Redrive::UpTo(max))))
     }
 
     /// Makes one dead letter visible again. Returns `false` if none has this id, or the mailbox is full.
@@ -88,7 +88,7 @@ impl<T, C> DeadLetters<T, C> {
     /// [`Connection`](Error::Connection).
     pub fn redrive_one(&self, id: &MessageId) -> Call<Result<bool, Error>> {
         let (core, which) = (Arc::clone(&self.core), Redrive::One(id.clone()));
-        Call::new(move || core.call("redrive", |bytes| bytes.redrive(which)).map(|moved| Ok(moved? > 0)))
+        Call::new(move || core.run("redrive", |bytes| bytes.redrive(which)).map(|moved| Ok(moved? > 0)))
     }
 
     /// Removes all dead letters. Returns their number.
@@ -97,6 +97,6 @@ impl<T, C> DeadLetters<T, C> {
     /// [`Connection`](Error::Connection).
     pub fn purge(&self) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
-        Call::new(move || core.call("purge_dead_letters", |bytes| bytes.purge_dead_letters()))
+        Call::new(move || core.run("purge_dead_letters", |bytes| bytes.purge_dead_letters()))
     }
 }

@@ -230,9 +230,24 @@ impl Core {
         self.tell(|mailbox| MailboxEvent::Failed { mailbox, operation, error: error.to_string() });
     }
 
+    /// Calls a verb that has one result, and counts its failure.
+    pub(crate) fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        verb: impl FnOnce(&dyn ByteMailbox) -> Answer<Result<T, Error>>,
+    ) -> Answer<Result<T, Error>> {
+        let mut answer = self.call(operation, verb);
+        self.then(&mut answer, move |core, result| {
+            if let Err(error) = result {
+                core.failed(operation, error);
+            }
+        });
+        answer
+    }
+
     /// Calls a verb that has one result. A backend that panics has failed.
     #[inline]
-    pub(crate) fn call<T: Send + 'static>(
+    fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
         verb: impl FnOnce(&dyn ByteMailbox) -> Answer<Result<T, Error>>,

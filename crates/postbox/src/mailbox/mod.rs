@@ -247,7 +247,7 @@ impl<T, R, C> Mailbox<T, R, C> {
             if core.kind != other.kind {
                 return Answer::ready(Ok(false));
             }
-            let identity = |core: &Core| core.call("identity", |bytes| bytes.identity());
+            let identity = |core: &Arc<Core>| core.run("identity", |bytes| bytes.identity());
             identity(&core).then(move |own| match own {
                 Ok(own) => identity(&other).map(move |others| Ok(own == others?)),
                 Err(error) => Answer::ready(Err(error)),
@@ -290,7 +290,7 @@ impl<T, R, C> Mailbox<T, R, C> {
     pub fn purge(&self) -> Call<Result<u64, Error>> {
         let core = Arc::clone(&self.core);
         Call::new(move || {
-            core.call("purge", |bytes| bytes.purge()).map(move |purged| {
+            core.run("purge", |bytes| bytes.purge()).map(move |purged| {
                 if let Ok(messages) = purged {
                     core.tell(|mailbox| MailboxEvent::Purged { mailbox, messages });
                 }
@@ -325,7 +325,7 @@ impl<T, R, C> Mailbox<T, R, C> {
             if !core.limits.peek {
                 return Answer::ready(Err(core.unsupported("show messages without leasing them")));
             }
-            core.call("peek", |bytes| bytes.peek(max)).map(move |found| {
+            core.run("peek", |bytes| bytes.peek(max)).map(move |found| {
                 let found = core.at_most("peek", max, found?)?;
                 Ok(found.into_iter().map(StoredMessage::new::<C>).collect())
             })
@@ -347,7 +347,7 @@ impl<T, R, C> Mailbox<T, R, C> {
     pub fn cancel(&self, id: &MessageId) -> Call<Result<bool, Error>> {
         let (core, id) = (Arc::clone(&self.core), id.clone());
         Call::new(move || match core.limits.cancel {
-            true => core.call("cancel", |bytes| bytes.cancel(id)),
+            true => core.run("cancel", |bytes| bytes.cancel(id)),
             false => Answer::ready(Err(core.unsupported("cancel a delayed message"))),
         })
     }
@@ -388,7 +388,7 @@ impl<T, R, C> Mailbox<T, R, C> {
         verb: fn(&dyn ByteMailbox) -> Answer<Result<U, Error>>,
     ) -> Call<Result<U, Error>> {
         let core = Arc::clone(&self.core);
-        Call::new(move || core.call(operation, verb))
+        Call::new(move || core.run(operation, verb))
     }
 
     /// Closes this handle and its clones: waiting receivers return nothing, and later sends and receives fail with
@@ -452,7 +452,7 @@ impl UntypedMailbox {
         let core = Arc::clone(&self.core);
         Call::new(move || match core.closed.is_cancelled() {
             true => Answer::ready(false),
-            false => core.call("counts", |bytes| bytes.counts()).map(|counts| counts.is_ok()),
+            false => core.run("counts", |bytes| bytes.counts()).map(|counts| counts.is_ok()),
         })
     }
 }

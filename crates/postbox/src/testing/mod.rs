@@ -36,6 +36,8 @@
 mod clock;
 mod doubles;
 mod fake;
+#[doc(hidden)]
+pub mod fuzz;
 mod message;
 mod resolver;
 

@@ -83,6 +83,56 @@ fn everything_is_counted() {
     }
 }
 
+#[test]
+fn a_failure_of_every_verb_is_counted() {
+    let values = measured(|| {
+        let mailbox: FakeMailbox<u32, u32> = FakeMailbox::new();
+        let dead = mailbox.dead_letters();
+        mailbox.send(&1).blocking().unwrap();
+        let message = mailbox.receive().blocking().unwrap().remove(0);
+        mailbox.set_connection_error(Error::Connection { message: "cut".into(), transient: true, source: None });
+        let failures = [
+            mailbox.send(&2).blocking().map(drop),
+            mailbox.receive().blocking().map(drop),
+            message.acknowledge().blocking(),
+            message.nack().blocking(),
+            message.extend_visibility(Duration::from_secs(1)).blocking(),
+            message.release().blocking(),
+            message.dead_letter("x").blocking(),
+            mailbox.counts().blocking().map(drop),
+            mailbox.purge().blocking().map(drop),
+            mailbox.peek(1).blocking().map(drop),
+            mailbox.cancel(&message.id).blocking().map(drop),
+            mailbox.create().blocking(),
+            mailbox.delete().blocking(),
+            dead.list(1).blocking().map(drop),
+            dead.redrive(1).blocking().map(drop),
+            dead.purge().blocking().map(drop),
+        ];
+        assert!(failures.iter().all(Result::is_err), "{failures:?}");
+    });
+    let counted: Vec<_> = values.keys().filter_map(|name| name.strip_prefix("postbox_errors_total:")).collect();
+    let verbs = [
+        "acknowledge",
+        "cancel",
+        "counts",
+        "create",
+        "dead_letter",
+        "dead_letters",
+        "delete",
+        "extend_visibility",
+        "nack",
+        "peek",
+        "purge",
+        "purge_dead_letters",
+        "receive",
+        "redrive",
+        "release",
+        "send",
+    ];
+    assert_eq!(counted, verbs.map(|verb| format!("{verb}:connection")));
+}
+
 /// A layer that records the names and fields of spans.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<String>>>);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use postbox_core::{Held, Ledger, LedgerRefusal, Posted, Posting, Stale};
+use postbox_core::{LeaseEnded, Ledger, LedgerMessage, LedgerRefusal, NewMessage, SendOutcome};
 
 use super::Inner;
 use super::queue::{Queue, Stored, delivery, nanos, receive};
@@ -77,7 +77,7 @@ impl MemoryMailbox {
         };
         let stored = Stored::take_from(message);
         let special = message.special.as_deref();
-        let posting = Posting {
+        let new = NewMessage {
             id,
             message: stored,
             visible_at: if message.delay.is_zero() { 0 } else { now.saturating_add(nanos(message.delay)) },
@@ -86,12 +86,12 @@ impl MemoryMailbox {
             deduplication: special.and_then(|special| special.deduplication.as_deref()),
         };
         let posted = match special.is_some_and(|special| special.own_id) {
-            true => ledger.send_once(now, posting, |held, new| held.body == new.body),
-            false => ledger.send(now, posting),
+            true => ledger.send_once(now, new, |entry, new| entry.body == new.body),
+            false => ledger.send(now, new),
         };
         match posted {
-            Ok(Posted::Stored) => Ok(message.id.clone()),
-            Ok(Posted::Duplicate(first)) => Ok(MessageId::from_u128(first)),
+            Ok(SendOutcome::Stored) => Ok(message.id.clone()),
+            Ok(SendOutcome::Duplicate(first)) => Ok(MessageId::from_u128(first)),
             Err(LedgerRefusal::Full(message)) => {
                 refused.push(message);
                 Err(self.full(ledger))
@@ -126,8 +126,8 @@ fn receipt_of(handle: &ReceiptHandle) -> postbox_core::Receipt {
     postbox_core::Receipt::from_bits(handle.as_u128().unwrap_or(u128::MAX))
 }
 
-fn expired(receipt: Receipt) -> impl FnOnce(Stale) -> Error {
-    move |Stale| Error::ReceiptHandleExpired { id: receipt.id }
+fn expired(receipt: Receipt) -> impl FnOnce(LeaseEnded) -> Error {
+    move |LeaseEnded| Error::ReceiptHandleExpired { id: receipt.id }
 }
 
 impl ByteMailbox for MemoryMailbox {
@@ -173,7 +173,7 @@ impl ByteMailbox for MemoryMailbox {
                     removed.push(message);
                     Ok(())
                 }
-                Err(Stale) => Err(Error::ReceiptHandleExpired { id: receipt.id.clone() }),
+                Err(LeaseEnded) => Err(Error::ReceiptHandleExpired { id: receipt.id.clone() }),
             };
             receipts.iter().map(acknowledge).collect()
         });
@@ -184,7 +184,7 @@ impl ByteMailbox for MemoryMailbox {
         // Messages are dropped without the lock.
         match self.queue.run(|ledger, now| ledger.acknowledge(now, receipt_of(&receipt.handle))) {
             Ok(_) => Answer::ready(Ok(())),
-            Err(Stale) => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
+            Err(LeaseEnded) => Answer::ready(Err(Error::ReceiptHandleExpired { id: receipt.id.clone() })),
         }
     }
 
@@ -217,9 +217,9 @@ impl ByteMailbox for MemoryMailbox {
     }
 
     fn counts(&self) -> Answer<Result<Counts, Error>> {
-        let tally = self.queue.run(|ledger, now| ledger.tally(now));
+        let counts = self.queue.run(|ledger, now| ledger.counts(now));
         let [ready, delayed, in_flight, dead] =
-            [tally.ready, tally.delayed, tally.leased, tally.dead].map(|many| many as u64);
+            [counts.ready, counts.delayed, counts.leased, counts.dead].map(|many| many as u64);
         Answer::ready(Ok(Counts::new(ready, delayed, in_flight, dead)))
     }
 
@@ -240,7 +240,7 @@ impl ByteMailbox for MemoryMailbox {
 
     fn peek(&self, max: usize) -> Answer<Result<Vec<Delivery>, Error>> {
         let mut shown = Vec::new();
-        self.queue.run(|ledger, now| ledger.peek(now, max, |held| shown.push(delivery(held, now))));
+        self.queue.run(|ledger, now| ledger.peek(now, max, |entry| shown.push(delivery(entry, now))));
         Answer::ready(Ok(shown))
     }
 
@@ -250,8 +250,8 @@ impl ByteMailbox for MemoryMailbox {
             let shown = ledger.dead().take(max).map(|dead| {
                 let receipt = postbox_core::Receipt::from_bits(u128::MAX);
                 let (deliveries, sent_at) = (dead.deliveries, dead.sent_at);
-                let held = Held { id: dead.id, message: &dead.message, receipt, deliveries, sent_at };
-                DeadLetter::new(delivery(held, now), Moment::from_nanos(dead.died_at), dead.reason.clone())
+                let entry = LedgerMessage { id: dead.id, message: &dead.message, receipt, deliveries, sent_at };
+                DeadLetter::new(delivery(entry, now), Moment::from_nanos(dead.died_at), dead.reason.clone())
             });
             shown.collect()
         });

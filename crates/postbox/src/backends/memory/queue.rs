@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use postbox_core::Lock as _;
 use postbox_core::shared::mailbox::MailboxConcurrency;
-use postbox_core::{Held, Ledger, LedgerOptions, ThreadSafe, Ticket, WaitQueue};
+use postbox_core::{Ledger, LedgerMessage, LedgerOptions, ThreadSafe, Ticket, WaitQueue};
 use rand::RngExt as _;
 use smallvec::SmallVec;
 
@@ -143,9 +143,9 @@ impl Queue {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let Some(mut unused_since) = state.unused_since else { return Retention::Unlimited };
-        let tally = state.ledger.tally(now.as_nanos());
+        let counts = state.ledger.counts(now.as_nanos());
         let discarded = state.ledger.take_discarded();
-        if tally.delayed + tally.leased > 0
+        if counts.delayed + counts.leased > 0
             && let Some(due) = state.ledger.next_due()
         {
             // A delayed or leased message keeps the mailbox in use.
@@ -193,7 +193,7 @@ impl Queue {
     /// Runs an operation on the ledger, and wakes one waiting receiver for each message that became deliverable.
     pub(super) fn run<R>(self: &Arc<Self>, operation: impl FnOnce(&mut Ledger<Stored>, u64) -> R) -> R {
         let mut state = self.state.lock();
-        let before = state.ledger.surfaced();
+        let before = state.ledger.became_ready();
         let result = operation(&mut state.ledger, self.clock.now().as_nanos());
         if self.waiting.is_waiting() || state.ledger.has_discarded() {
             // Wakers and the destructors of bodies are code of the caller: they run without the lock.
@@ -209,7 +209,7 @@ impl Queue {
     /// Takes a waiter out for each message that became deliverable since `before`, and sets the alarm for the others.
     #[cold]
     fn notify(self: &Arc<Self>, state: &mut State, before: u64) -> Wakers {
-        let new = (state.ledger.surfaced() - before).min(state.ledger.deliverable() as u64);
+        let new = (state.ledger.became_ready() - before).min(state.ledger.deliverable() as u64);
         let wakers = (0..new).map_while(|_| self.waiting.notify_one()).collect();
         self.set_alarm(state);
         wakers
@@ -250,20 +250,20 @@ pub(super) fn receive(ledger: &mut Ledger<Stored>, now: u64, request: &Receive) 
     ledger.advance(now);
     let mut received = Vec::with_capacity(request.max.min(ledger.deliverable()));
     let deadline = now.saturating_add(nanos(request.visibility));
-    ledger.receive(now, request.max, deadline, |held| received.push(delivery(held, now)));
+    ledger.receive(now, request.max, deadline, |entry| received.push(delivery(entry, now)));
     received
 }
 
-pub(super) fn delivery(held: Held<'_, Stored>, now: u64) -> Delivery {
-    let Stored { body, content_type, headers } = held.message;
+pub(super) fn delivery(entry: LedgerMessage<'_, Stored>, now: u64) -> Delivery {
+    let Stored { body, content_type, headers } = entry.message;
     Delivery {
-        id: MessageId::from_u128(held.id),
+        id: MessageId::from_u128(entry.id),
         body: body.clone(),
         content_type: content_type.clone(),
         headers: headers.clone(),
-        receipt_handle: ReceiptHandle::from_u128(held.receipt.to_bits()),
-        delivery_count: held.deliveries,
-        enqueued_at: Moment::from_nanos(held.sent_at),
+        receipt_handle: ReceiptHandle::from_u128(entry.receipt.to_bits()),
+        delivery_count: entry.deliveries,
+        enqueued_at: Moment::from_nanos(entry.sent_at),
         delivered_at: Moment::from_nanos(now),
     }
 }
@@ -296,7 +296,7 @@ impl Future for LongPoll {
         }
         let waker = context.waker().clone();
         let mut state = queue.state.lock();
-        let before = state.ledger.surfaced();
+        let before = state.ledger.became_ready();
         let now = queue.clock.now();
         let received = receive(&mut state.ledger, now.as_nanos(), &this.request);
         let is_over = !received.is_empty() || now >= this.deadline;

@@ -10,6 +10,9 @@
 mod config;
 mod connection;
 mod error;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod mailbox;
 mod message_format;
 mod queue;

@@ -269,7 +269,7 @@ impl Queue {
 }
 
 /// Parses the response of `lua/receive_plain.lua`.
-fn parse_received(parts: Vec<Value>) -> Vec<Received> {
+pub(super) fn parse_received(parts: Vec<Value>) -> Vec<Received> {
     let mut parts = parts.into_iter();
     let mut part = || parts.next().unwrap_or_default();
     let (now, due, leased) = (natural(&part()), integer(&part()), bytes(part()));

@@ -19,7 +19,7 @@ pub enum Synchronous {
 /// The configuration of a file.
 ///
 /// ```
-/// use postbox::SqliteBackend;
+/// use postbox::sqlite::SqliteBackend;
 /// use postbox::sqlite::{SqliteConfig, Synchronous};
 /// use std::time::Duration;
 ///

@@ -2,7 +2,7 @@
 //!
 //! Each file has one connection and one thread. Operations that are submitted at the same time share a transaction, and so
 //! one wait for the disk. A lone blocking caller runs its operation on its own thread. While a caller waits for a message
-//! or a reply, the file is checked every 20 ms for changes by other processes.
+//! or a reply, the file is checked for changes by other processes, every 10 to 100 ms.
 //!
 //! From a call to the disk: [`mailbox`](self::mailbox) submits an operation to the [`writer`](self::writer), which runs it in
 //! a [`transaction`](self::transaction), where [`mailbox_state`](self::mailbox_state) has the statements of each verb.
@@ -47,7 +47,8 @@ use crate::runtime::open_stores::OpenStores;
 /// Mailboxes in one file. `sqlite://path/to/file.db/mailbox` opens one of them.
 ///
 /// ```
-/// use postbox::{Connection, Mailbox, SqliteBackend};
+/// use postbox::sqlite::SqliteBackend;
+/// use postbox::{Connection, Mailbox};
 ///
 /// let folder = std::env::temp_dir().join(format!("postbox-doc-{}", std::process::id()));
 /// std::fs::create_dir_all(&folder).unwrap();

@@ -1,0 +1,3 @@
+//! A backend outside the crate `postbox`, as an example: [`folder`].
+
+pub mod folder;
