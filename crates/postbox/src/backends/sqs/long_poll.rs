@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(polls.next_poll(), None, "one long poll per waiter");
         drop(first);
         polls.deliver(first_poll, refused());
-        assert!(poll(&mut second).is_pending(), "its own long poll is in progress");
+        assert!(poll(&mut second).is_pending(), "the second long poll is in progress");
         polls.deliver(second_poll, refused());
         assert!(matches!(poll(&mut second), Poll::Ready(Err(_))));
     }
