@@ -245,7 +245,7 @@ mod redis {
 
 /// SQS and DynamoDB on servers that tests share.
 struct Aws {
-    place: crate::aws::Scratch,
+    scratch: crate::aws::Scratch,
     suffix: &'static str,
     /// Whether queue names have a prefix, as they always have on AWS itself.
     has_prefix: bool,
@@ -261,15 +261,15 @@ impl Aws {
             _ => &[],
         };
         let has_prefix = suffix == ".fifo" || crate::aws::is_aws(&moto);
-        let place = crate::aws::Scratch::at(&moto, &crate::aws::dynamodb(), has_prefix);
-        Aws { place, suffix, has_prefix, known_failures }
+        let scratch = crate::aws::Scratch::at(&moto, &crate::aws::dynamodb(), has_prefix);
+        Aws { scratch, suffix, has_prefix, known_failures }
     }
 
     fn ministack(suffix: &'static str) -> Self {
         // Use MiniStack's own DynamoDB, so that the suite runs on two implementations.
         let ministack = crate::aws::ministack();
-        let place = crate::aws::Scratch::at(&ministack, &ministack, false);
-        Aws { place, suffix, has_prefix: false, known_failures: &[] }
+        let scratch = crate::aws::Scratch::at(&ministack, &ministack, false);
+        Aws { scratch, suffix, has_prefix: false, known_failures: &[] }
     }
 }
 
@@ -280,7 +280,7 @@ const MOTO_FIFO: &[(&str, &str)] = &[(
 
 impl Harness for Aws {
     fn connect(&self) -> Connection {
-        self.place.connection.clone()
+        self.scratch.connection.clone()
     }
 
     fn advance(&self, by: Duration) {

@@ -11,7 +11,7 @@ use postbox::*;
 use postbox_test_servers::{Certificates, Fate, HttpProxy, REGION};
 use serde_json::json;
 
-use super::{HOURS, Place, SECRET, TOKEN, client, json, ministack, moto, refusal, shown};
+use super::{HOURS, SECRET, TOKEN, TestQueue, client, json, ministack, moto, refusal, shown};
 
 /// Opens a URI in a child process with these environment variables, and returns the outcome that it prints.
 fn outcome(uri: &str, variables: &[(&str, &str)]) -> String {
@@ -119,35 +119,35 @@ fn a_uri_that_cannot_be_opened_says_why() {
 #[test]
 fn a_queue_of_another_name_is_used_by_its_url() {
     for (server, suffix) in [(moto(), ""), (ministack(), ".fifo")] {
-        let place = Place::new(server, "");
-        let queue = |name: &str| format!("{}-{name}{suffix}", place.name);
+        let queue = TestQueue::new(server, "");
+        let queue_name = |name: &str| format!("{}-{name}{suffix}", queue.name);
         let attributes = if suffix.is_empty() { json!({}) } else { json!({ "FifoQueue": "true" }) };
         for name in ["production", "production-dead"] {
-            place.call("CreateQueue", json!({ "QueueName": queue(name), "Attributes": attributes }));
+            queue.call("CreateQueue", json!({ "QueueName": queue_name(name), "Attributes": attributes }));
         }
-        let url = place.url(&queue("production"));
-        let backend = place.builder().queue_url("jobs", &url).unwrap().build();
+        let url = queue.url(&queue_name("production"));
+        let backend = queue.builder().queue_url("jobs", &url).unwrap().build();
         let jobs: Mailbox<u64> = Connection::new(backend).mailbox("jobs").unwrap();
         assert_eq!(jobs.limits().groups, !suffix.is_empty());
         jobs.send(&7).blocking().unwrap();
-        let counts = place.call("GetQueueAttributes", json!({ "QueueUrl": url, "AttributeNames": ["All"] }));
+        let counts = queue.call("GetQueueAttributes", json!({ "QueueUrl": url, "AttributeNames": ["All"] }));
         assert_eq!(counts["Attributes"]["ApproximateNumberOfMessages"], "1");
         assert_eq!(jobs.receive().blocking().unwrap()[0].body, 7);
         jobs.delete().blocking().unwrap();
         // This queue still exists: its name alone does not make it the mailbox's dead-letter queue.
-        place.url(&queue("production-dead"));
+        queue.url(&queue_name("production-dead"));
     }
 }
 
 #[test]
 fn a_url_without_a_queue_is_an_error_and_creates_none() {
     for url in ["jobs", "https://sqs.eu-west-1.amazonaws.com", "https://sqs.eu-west-1.amazonaws.com/1/", "ftp://a/b"] {
-        let error = Place::moto().builder().queue_url("jobs", url).map(drop).unwrap_err();
+        let error = TestQueue::moto().builder().queue_url("jobs", url).map(drop).unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { parameter: "queue_url", .. }), "{error:?}");
     }
-    let place = Place::moto();
-    let url = format!("{}/123456789012/{}", place.server, place.name);
-    let backend = place.builder().create_missing(true).queue_url("jobs", &url).unwrap().build();
+    let queue = TestQueue::moto();
+    let url = format!("{}/123456789012/{}", queue.server, queue.name);
+    let backend = queue.builder().create_missing(true).queue_url("jobs", &url).unwrap().build();
     let jobs: Mailbox<u64> = Connection::new(backend).mailbox("jobs").unwrap();
     for error in [jobs.send(&1).blocking().map(drop).unwrap_err(), jobs.create().blocking().unwrap_err()] {
         assert!(!error.is_transient() && shown(&error).contains(&url), "{error:?}");
@@ -156,15 +156,15 @@ fn a_url_without_a_queue_is_an_error_and_creates_none() {
 
 #[test]
 fn settings_that_sqs_does_not_accept_are_named() {
-    let place = Place::moto();
-    let backend = place.builder().build();
+    let queue = TestQueue::moto();
+    let backend = queue.builder().build();
     // Local servers accept any value, so the proxy sends the error of SQS.
-    place.proxy.on(|request| match request.operation == "CreateQueue" {
+    queue.proxy.on(|request| match request.operation == "CreateQueue" {
         true => refusal("InvalidAttributeValue", "InvalidAttributeValue", "Invalid value for MessageRetentionPeriod"),
         false => Fate::Pass,
     });
     let settings = QueueSettings::new().retention(Duration::from_secs(1));
-    let error = backend.create_queue(&place.name, settings).blocking().unwrap_err();
+    let error = backend.create_queue(&queue.name, settings).blocking().unwrap_err();
     assert!(matches!(error, Error::InvalidParameter { parameter: "queue settings", .. }), "{error:?}");
     assert!(shown(&error).contains("Invalid value for MessageRetentionPeriod"), "{error}");
     // The name leaves room for the name of the dead-letter queue.
@@ -176,8 +176,8 @@ fn settings_that_sqs_does_not_accept_are_named() {
 
 #[test]
 fn a_missing_queue_is_named_with_its_region_by_every_verb() {
-    let place = Place::moto();
-    let jobs = place.mailbox(place.builder());
+    let queue = TestQueue::moto();
+    let jobs = queue.mailbox(queue.builder());
     for error in [
         jobs.send(&1).blocking().unwrap_err(),
         jobs.receive().blocking().map(drop).unwrap_err(),
@@ -189,13 +189,13 @@ fn a_missing_queue_is_named_with_its_region_by_every_verb() {
     ] {
         let text = shown(&error);
         assert!(matches!(error, Error::Resolution { .. }), "{error:?}");
-        assert!(text.contains(&place.name) && text.contains(REGION) && text.contains("create"), "{text}");
+        assert!(text.contains(&queue.name) && text.contains(REGION) && text.contains("create"), "{text}");
     }
     jobs.delete().blocking().unwrap();
     // A queue that is removed while it is used is named too, and used again when it exists.
     jobs.create().blocking().unwrap();
     jobs.send(&1).blocking().unwrap();
-    place.others().delete().blocking().unwrap();
+    queue.others().delete().blocking().unwrap();
     assert!(matches!(jobs.send(&2).blocking(), Err(Error::Resolution { .. })));
     jobs.create().blocking().unwrap();
     jobs.send(&3).blocking().unwrap();
@@ -204,23 +204,23 @@ fn a_missing_queue_is_named_with_its_region_by_every_verb() {
 /// A queue can be missing because it was removed, or because SQS does not find a new queue yet.
 #[test]
 fn a_removed_queue_is_created_again_where_allowed() {
-    let place = Place::moto();
-    let jobs = place.jobs();
-    place.others().delete().blocking().unwrap();
-    super::assert_passing(&jobs.send(&1).blocking().unwrap_err(), &place.name);
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
+    queue.others().delete().blocking().unwrap();
+    super::assert_passing(&jobs.send(&1).blocking().unwrap_err(), &queue.name);
     jobs.send(&2).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
-    place.others().delete().blocking().unwrap();
-    super::assert_passing(&jobs.receive().blocking().map(drop).unwrap_err(), &place.name);
+    queue.others().delete().blocking().unwrap();
+    super::assert_passing(&jobs.receive().blocking().map(drop).unwrap_err(), &queue.name);
     assert!(jobs.receive().blocking().unwrap().is_empty());
     assert!(message.acknowledge().blocking().is_err());
 }
 
 #[test]
 fn names_and_tenants_are_kept_apart() {
-    let place = Place::moto();
-    let connection = Connection::new(place.builder().create_missing(true).build());
-    let own: String = place.name.chars().take(20).collect();
+    let queue = TestQueue::moto();
+    let connection = Connection::new(queue.builder().create_missing(true).build());
+    let own: String = queue.name.chars().take(20).collect();
     let pairs = [(Some("a"), "b"), (None, "a_-tb"), (None, "a:b"), (Some("a_"), "b"), (Some("a"), "_b"), (None, "a.b")];
     let mailboxes: Vec<Mailbox<u64>> = pairs
         .iter()
@@ -243,16 +243,16 @@ fn names_and_tenants_are_kept_apart() {
 
 #[test]
 fn names_that_sqs_does_not_allow_are_refused_without_a_request() {
-    let place = Place::moto();
-    let connection = Connection::new(place.builder().create_missing(true).build());
+    let queue = TestQueue::moto();
+    let connection = Connection::new(queue.builder().create_missing(true).build());
     for name in ["x".repeat(81), ".".repeat(27), ".fifo".into(), format!("{}.fifo", "x".repeat(76))] {
         let error = connection.mailbox::<u64, (), Json>(&name).map(drop).unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { .. }) && error.to_string().contains("80"), "{error:?}");
     }
-    assert_eq!(place.proxy.requests(), [""; 0]);
+    assert_eq!(queue.proxy.requests(), [""; 0]);
     // A name without room for the name of a dead-letter queue works without dead letters.
     let name = format!("{:x<79}", MessageId::new().to_string());
-    place.proxy.on(|request| {
+    queue.proxy.on(|request| {
         let asked = json(request);
         assert!(asked["QueueName"].as_str().is_none_or(|name| name.len() <= 80), "{asked}");
         Fate::Pass
@@ -266,26 +266,26 @@ fn names_that_sqs_does_not_allow_are_refused_without_a_request() {
 
 #[test]
 fn a_factory_of_mailboxes_on_sqs_resolves_names() {
-    let place = Place::moto();
-    let connection = Connection::new(place.builder().create_missing(true).build());
+    let queue = TestQueue::moto();
+    let connection = Connection::new(queue.builder().create_missing(true).build());
     let resolver = CompositeResolver::new().factory(connection.clone());
-    let jobs: Mailbox<u64> = connection.clone().resolver(resolver.clone()).mailbox(&place.name).unwrap();
-    let responses = format!("{}-responses", place.name);
+    let jobs: Mailbox<u64> = connection.clone().resolver(resolver.clone()).mailbox(&queue.name).unwrap();
+    let responses = format!("{}-responses", queue.name);
     jobs.send(&1).reply_to(&responses).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
     message.reply_mailbox::<u64>().blocking().unwrap().send(&2u64).blocking().unwrap();
     let same: Mailbox<u64> = connection.mailbox(&responses).unwrap();
     assert_eq!(same.receive().blocking().unwrap()[0].body, 2);
     assert!(resolver.check_health().blocking().is_empty());
-    place.proxy.on(|_| Fate::internal());
+    queue.proxy.on(|_| Fate::internal());
     assert_eq!(resolver.check_health().blocking(), [responses]);
 }
 
 #[test]
 fn the_settings_of_a_queue_arrive() {
     for server in [moto(), ministack()] {
-        let place = Place::new(server, ".fifo");
-        let backend = place.builder().build();
+        let queue = TestQueue::new(server, ".fifo");
+        let backend = queue.builder().build();
         let settings = QueueSettings::new()
             .visibility_timeout(Duration::from_secs(77))
             .retention(Duration::from_secs(7_200))
@@ -294,10 +294,10 @@ fn the_settings_of_a_queue_arrive() {
             .content_based_deduplication(true)
             .high_throughput()
             .max_deliveries(4);
-        backend.create_queue(&place.name, settings.clone()).blocking().unwrap();
-        backend.create_queue(&place.name, settings).blocking().unwrap();
-        let url = place.url(&place.name);
-        let has = place.call("GetQueueAttributes", json!({ "QueueUrl": url, "AttributeNames": ["All"] }));
+        backend.create_queue(&queue.name, settings.clone()).blocking().unwrap();
+        backend.create_queue(&queue.name, settings).blocking().unwrap();
+        let url = queue.url(&queue.name);
+        let has = queue.call("GetQueueAttributes", json!({ "QueueUrl": url, "AttributeNames": ["All"] }));
         for (name, value) in [
             ("VisibilityTimeout", "77"),
             ("MessageRetentionPeriod", "7200"),
@@ -311,32 +311,32 @@ fn the_settings_of_a_queue_arrive() {
         }
         assert!(has["Attributes"]["RedrivePolicy"].as_str().unwrap().contains("_-dead.fifo"), "{has}");
         let other = QueueSettings::new().visibility_timeout(Duration::from_secs(78));
-        let error = backend.create_queue(&place.name, other).blocking().unwrap_err();
+        let error = backend.create_queue(&queue.name, other).blocking().unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { .. }), "{error:?}");
-        assert!(error.to_string().contains("78") && error.to_string().contains(&place.name), "{error}");
+        assert!(error.to_string().contains("78") && error.to_string().contains(&queue.name), "{error}");
     }
 }
 
 #[test]
 fn a_different_max_deliveries_of_the_queue_is_an_error_unless_it_may_be_changed() {
     for server in [moto(), ministack()] {
-        let place = Place::new(server, "");
-        place.builder().build().create_queue(&place.name, QueueSettings::new().max_deliveries(3)).blocking().unwrap();
+        let queue = TestQueue::new(server, "");
+        queue.builder().build().create_queue(&queue.name, QueueSettings::new().max_deliveries(3)).blocking().unwrap();
         let wants = |most: u32| -> Mailbox<u64> {
-            Connection::new(place.builder().build()).max_deliveries(most).mailbox(&place.name).unwrap()
+            Connection::new(queue.builder().build()).max_deliveries(most).mailbox(&queue.name).unwrap()
         };
         wants(3).send(&1).blocking().unwrap();
         let error = wants(5).send(&1).blocking().unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { parameter: "max_deliveries", .. }), "{error:?}");
         assert!(
-            error.to_string().contains("maxReceiveCount = 3") && error.to_string().contains(&place.name),
+            error.to_string().contains("maxReceiveCount = 3") && error.to_string().contains(&queue.name),
             "{error}"
         );
         wants(5).create().blocking().unwrap();
         wants(5).send(&1).blocking().unwrap();
         assert!(wants(3).send(&1).blocking().is_err());
         // Without permission to read the attributes, the difference is not noticed.
-        place.first(usize::MAX, "GetQueueAttributes", || refusal("AccessDenied", "AccessDenied", "no"));
+        queue.first(usize::MAX, "GetQueueAttributes", || refusal("AccessDenied", "AccessDenied", "no"));
         let error = wants(5).send(&1).blocking().unwrap_err();
         assert!(error.to_string().contains("GetQueueAttributes is not permitted"), "{error}");
     }
@@ -344,10 +344,10 @@ fn a_different_max_deliveries_of_the_queue_is_an_error_unless_it_may_be_changed(
 
 #[test]
 fn a_queue_can_be_used_without_permission_to_read_its_attributes() {
-    let place = Place::moto();
-    place.others().create().blocking().unwrap();
-    place.first(usize::MAX, "GetQueueAttributes", || refusal("AccessDenied", "AccessDenied", "not yours to see"));
-    let jobs = place.mailbox(place.builder());
+    let queue = TestQueue::moto();
+    queue.others().create().blocking().unwrap();
+    queue.first(usize::MAX, "GetQueueAttributes", || refusal("AccessDenied", "AccessDenied", "not yours to see"));
+    let jobs = queue.mailbox(queue.builder());
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
     message.nack().blocking().unwrap();
@@ -358,30 +358,30 @@ fn a_queue_can_be_used_without_permission_to_read_its_attributes() {
 
 #[test]
 fn a_message_that_is_too_large_is_named_with_both_sizes() {
-    let place = Place::moto();
-    let backend = place.builder().build();
-    backend.create_queue(&place.name, QueueSettings::new().max_message_size(2_048)).blocking().unwrap();
-    let texts: Mailbox<String> = Connection::new(backend).mailbox(&place.name).unwrap();
+    let queue = TestQueue::moto();
+    let backend = queue.builder().build();
+    backend.create_queue(&queue.name, QueueSettings::new().max_message_size(2_048)).blocking().unwrap();
+    let texts: Mailbox<String> = Connection::new(backend).mailbox(&queue.name).unwrap();
     let (small, large) = ("x".repeat(1_500), "x".repeat(2_100));
     let results = texts.send_batch(&[small.clone(), large.clone(), small.clone()]).blocking().unwrap();
     assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
     let text = results[1].as_ref().unwrap_err().to_string();
-    assert!(text.contains("2048") && text.contains(&place.name) && text.contains("bytes"), "{text}");
+    assert!(text.contains("2048") && text.contains(&queue.name) && text.contains("bytes"), "{text}");
     // Attributes count for the size.
     assert!(texts.send(&small).attribute("a", "y".repeat(600)).blocking().is_err());
     assert_eq!(texts.approximate_count().blocking().unwrap(), 2);
-    place.proxy.reset_counts();
+    queue.proxy.reset_counts();
     let error = texts.send(&"x".repeat(1 << 20)).blocking().unwrap_err();
     assert!(matches!(error, Error::InvalidParameter { .. }), "{error:?}");
-    assert_eq!(place.proxy.count("SendMessage"), 0);
+    assert_eq!(queue.proxy.count("SendMessage"), 0);
 }
 
 #[test]
 fn the_largest_message_passes() {
     for server in [moto(), ministack()] {
-        let place = Place::new(server, "");
-        let connection = Connection::new(place.builder().create_missing(true).build());
-        let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&place.name).unwrap();
+        let queue = TestQueue::new(server, "");
+        let connection = Connection::new(queue.builder().create_missing(true).build());
+        let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&queue.name).unwrap();
         let largest = vec![b'x'; (1 << 20) - 400];
         raw.send(&largest).blocking().unwrap();
         assert_eq!(raw.receive().blocking().unwrap()[0].body, largest);
@@ -397,8 +397,8 @@ fn the_largest_message_passes() {
 #[test]
 fn more_attributes_than_sqs_supports_are_delivered() {
     for server in [moto(), ministack()] {
-        let place = Place::new(server, "");
-        let jobs = place.jobs();
+        let queue = TestQueue::new(server, "");
+        let jobs = queue.jobs();
         let send = (0..25).fold(jobs.send(&1), |send, at| send.attribute(format!("a{at}"), format!("{at}")));
         send.reply_to("elsewhere").blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
@@ -411,12 +411,12 @@ fn more_attributes_than_sqs_supports_are_delivered() {
 #[test]
 fn messages_of_other_programs_are_received_unchanged() {
     for server in [moto(), ministack()] {
-        let place = Place::new(server, "");
-        let jobs = place.jobs();
-        let sent = place.call(
+        let queue = TestQueue::new(server, "");
+        let jobs = queue.jobs();
+        let sent = queue.call(
             "SendMessage",
             json!({
-                "QueueUrl": place.url(&place.name),
+                "QueueUrl": queue.url(&queue.name),
                 "MessageBody": "17",
                 "MessageAttributes": {
                     "tries": { "DataType": "Number", "StringValue": "3" },
@@ -432,19 +432,19 @@ fn messages_of_other_programs_are_received_unchanged() {
         assert_eq!(attributes, [("kind", "odd"), ("raw", "AP8="), ("tries", "3")]);
         message.acknowledge().blocking().unwrap();
         // A body that the mailbox cannot decode is an error.
-        place.call("SendMessage", json!({ "QueueUrl": place.url(&place.name), "MessageBody": "<xml/>" }));
+        queue.call("SendMessage", json!({ "QueueUrl": queue.url(&queue.name), "MessageBody": "<xml/>" }));
         assert!(matches!(jobs.receive().blocking(), Err(Error::Serialization { .. })));
     }
 }
 
 #[test]
 fn regions_are_separate() {
-    let place = Place::moto();
-    place.jobs().send(&1).blocking().unwrap();
-    let config = client(&place.server).config().to_builder();
+    let queue = TestQueue::moto();
+    queue.jobs().send(&1).blocking().unwrap();
+    let config = client(&queue.server).config().to_builder();
     let elsewhere =
         postbox::aws::sqs::Client::from_conf(config.region(postbox::aws::config::Region::new("ap-south-1")).build());
-    let other = place.mailbox(postbox::aws::SqsBackend::builder(elsewhere));
+    let other = queue.mailbox(postbox::aws::SqsBackend::builder(elsewhere));
     let error = other.receive().blocking().map(drop).unwrap_err();
     assert!(error.to_string().contains("sqs://ap-south-1"), "{error}");
 }
@@ -526,9 +526,9 @@ fn requests_go_through_the_proxy_of_the_environment() {
 /// AWS uses the trace id to detect functions that call themselves.
 #[test]
 fn requests_of_a_lambda_function_carry_its_trace_id() {
-    let place = Place::moto();
+    let queue = TestQueue::moto();
     let traces = Arc::new(Mutex::new(Vec::new()));
-    place.proxy.on({
+    queue.proxy.on({
         let traces = Arc::clone(&traces);
         move |request| {
             let trace = request.headers.iter().find(|(name, _)| name == "x-amzn-trace-id");
@@ -536,7 +536,7 @@ fn requests_of_a_lambda_function_carry_its_trace_id() {
             Fate::Pass
         }
     });
-    let uri = format!("sqs://eu-west-1/{}?create=true&endpoint={}", place.name, place.proxy.endpoint());
+    let uri = format!("sqs://eu-west-1/{}?create=true&endpoint={}", queue.name, queue.proxy.endpoint());
     let function = [("AWS_LAMBDA_FUNCTION_NAME", "f"), ("_X_AMZN_TRACE_ID", "Root=1-2-3")];
     let variables: Vec<_> = CREDENTIALS.into_iter().chain(function).collect();
     assert_eq!(outcome(&uri, &variables), "works");

@@ -10,7 +10,7 @@ use postbox::*;
 use postbox_test_servers::{Fate, HttpProxy};
 use serde_json::{Value, json};
 
-use super::{HOURS, Place, answer, begin, end, json, moto, shown, take_all, until};
+use super::{HOURS, TestQueue, answer, begin, end, json, moto, shown, take_all, until};
 
 /// Holds the first request of an operation, and records the bodies of all its requests.
 fn hold_first(proxy: &HttpProxy, operation: &'static str) -> Arc<Mutex<Vec<Value>>> {
@@ -35,63 +35,63 @@ fn entries(requests: &Mutex<Vec<Value>>) -> Vec<usize> {
 
 #[test]
 fn a_single_operation_is_one_request() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     for _ in 0..3 {
-        place.proxy.reset_counts();
+        queue.proxy.reset_counts();
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
         message.nack().blocking().unwrap();
         let message = jobs.receive().wait_time(super::LONG).blocking().unwrap().remove(0);
         message.acknowledge().blocking().unwrap();
         let requests = ["SendMessage", "ReceiveMessage", "ChangeMessageVisibility", "ReceiveMessage", "DeleteMessage"];
-        assert_eq!(place.proxy.requests(), requests);
+        assert_eq!(queue.proxy.requests(), requests);
     }
 }
 
 #[test]
 fn operations_during_a_request_are_sent_in_full_batches() {
-    let place = Place::moto();
-    let jobs = place.jobs();
-    let asked = hold_first(&place.proxy, "SendMessage");
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
+    let asked = hold_first(&queue.proxy, "SendMessage");
     let mut sends = vec![begin(jobs.send(&0))];
-    place.proxy.wait_until_held(1);
+    queue.proxy.wait_until_held(1);
     sends.extend((1..=64).map(|number| begin(jobs.send(&number))));
     until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
-    assert_eq!(place.proxy.count("SendMessage"), 8, "the other four together");
+    assert_eq!(queue.proxy.count("SendMessage"), 8, "the other four together");
 
     let messages = take_all(&jobs);
     assert_eq!(messages.len(), 65);
-    let asked = hold_first(&place.proxy, "DeleteMessage");
+    let asked = hold_first(&queue.proxy, "DeleteMessage");
     let mut done = vec![begin(messages[0].acknowledge())];
-    place.proxy.wait_until_held(1);
+    queue.proxy.wait_until_held(1);
     done.extend(messages[1..].iter().map(|message| begin(message.acknowledge())));
     until("all requests that are full", || entries(&asked).len() == 7);
     assert_eq!(entries(&asked), [1, 10, 10, 10, 10, 10, 10]);
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     end(done).into_iter().for_each(|done| done.unwrap());
-    assert_eq!(place.proxy.count("DeleteMessage"), 8);
-    assert_eq!(place.others().approximate_count().blocking().unwrap(), 0);
+    assert_eq!(queue.proxy.count("DeleteMessage"), 8);
+    assert_eq!(queue.others().approximate_count().blocking().unwrap(), 0);
 }
 
 #[test]
 fn receives_without_a_wait_share_requests() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send_batch(&(0..10).collect::<Vec<_>>()).blocking().unwrap();
     jobs.send_batch(&(10..20).collect::<Vec<_>>()).blocking().unwrap();
-    let asked = hold_first(&place.proxy, "ReceiveMessage");
+    let asked = hold_first(&queue.proxy, "ReceiveMessage");
     let receive = |visibility: u64| begin(jobs.receive().visibility_timeout(Duration::from_secs(visibility)));
     let mut receives = vec![receive(100)];
-    place.proxy.wait_until_held(1);
+    queue.proxy.wait_until_held(1);
     receives.extend((0..12).map(|_| receive(100)));
     receives.extend((0..4).map(|_| receive(200)));
     // The last operations may share a request.
     until("the others", || asked.lock().unwrap().len() == 3);
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     let mut bodies: Vec<u64> = end(receives).into_iter().map(|got| got.unwrap()[0].body).collect();
     bodies.sort_unstable();
     bodies.dedup();
@@ -103,37 +103,37 @@ fn receives_without_a_wait_share_requests() {
         .collect();
     asked[1..].sort_unstable();
     assert_eq!(asked, [[Some(100), Some(1)], [Some(100), Some(2)], [Some(100), Some(10)]]);
-    assert_eq!(place.proxy.count("ReceiveMessage"), 4, "and the four of the other kind");
+    assert_eq!(queue.proxy.count("ReceiveMessage"), 4, "and the four of the other kind");
 }
 
 #[test]
 fn without_batching_each_operation_is_a_separate_request() {
     for suffix in ["", ".fifo"] {
-        let place = Place::new(moto(), suffix);
-        let jobs = place.mailbox(place.builder().create_missing(true).gather(false));
+        let queue = TestQueue::new(moto(), suffix);
+        let jobs = queue.mailbox(queue.builder().create_missing(true).gather(false));
         jobs.create().blocking().unwrap();
-        hold_first(&place.proxy, "SendMessage");
+        hold_first(&queue.proxy, "SendMessage");
         let mut sends = vec![begin(jobs.send(&0))];
-        place.proxy.wait_until_held(1);
+        queue.proxy.wait_until_held(1);
         sends.extend((1..=12).map(|number| begin(jobs.send(&number))));
         let batch = begin(jobs.send_batch(&[13, 14, 15]));
-        place.proxy.clear_faults();
+        queue.proxy.clear_faults();
         end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
         end([batch]).remove(0).unwrap().into_iter().for_each(|sent| drop(sent.unwrap()));
-        assert_eq!(place.proxy.count("SendMessage"), 14, "{suffix}: a batch of the caller's stays one");
-        let messages = take_all(&place.others());
+        assert_eq!(queue.proxy.count("SendMessage"), 14, "{suffix}: a batch of the caller's stays one");
+        let messages = take_all(&queue.others());
         assert_eq!(messages.len(), 16);
     }
 }
 
 #[test]
 fn requests_do_not_exceed_the_size_limit_of_sqs() {
-    let place = Place::moto();
-    let connection = Connection::new(place.builder().create_missing(true).build());
-    let texts: Mailbox<String> = connection.mailbox(&place.name).unwrap();
+    let queue = TestQueue::moto();
+    let connection = Connection::new(queue.builder().create_missing(true).build());
+    let texts: Mailbox<String> = connection.mailbox(&queue.name).unwrap();
     texts.create().blocking().unwrap();
     let sizes = Arc::new(Mutex::new(Vec::new()));
-    place.proxy.on({
+    queue.proxy.on({
         let sizes = Arc::clone(&sizes);
         move |request| {
             let value = json(request);
@@ -213,9 +213,9 @@ fn batch_of_five(
     times: usize,
     failure: fn(&str) -> Option<Value>,
 ) -> (Vec<Result<(), Error>>, Vec<usize>) {
-    let place = Place::moto();
-    let backend = place.builder().create_missing(true).build();
-    let jobs: Mailbox<u64, u64> = Connection::new(backend.clone()).mailbox(&place.name).unwrap();
+    let queue = TestQueue::moto();
+    let backend = queue.builder().create_missing(true).build();
+    let jobs: Mailbox<u64, u64> = Connection::new(backend.clone()).mailbox(&queue.name).unwrap();
     jobs.create().blocking().unwrap();
     jobs.send_batch(&[1, 2, 3, 4, 5]).blocking().unwrap();
     let messages = jobs.receive().max_messages(5).visibility_timeout(HOURS).blocking().unwrap();
@@ -228,8 +228,8 @@ fn batch_of_five(
     let asked = Arc::new(Mutex::new(BTreeMap::new()));
     let left = HashMap::from([(keys[1].clone(), times), (keys[3].clone(), times)]);
     let mut failing = Failing { left, failure, asked: Arc::clone(&asked) };
-    place.proxy.on(move |request| if request.operation == verb { failing.reply(&json(request)) } else { Fate::Pass });
-    let bytes = backend.mailbox(&MailboxName::new(&place.name).unwrap(), &MailboxSettings::default()).unwrap();
+    queue.proxy.on(move |request| if request.operation == verb { failing.reply(&json(request)) } else { Fate::Pass });
+    let bytes = backend.mailbox(&MailboxName::new(&queue.name).unwrap(), &MailboxSettings::default()).unwrap();
     let results = match verb {
         "SendMessageBatch" => {
             let sent = jobs.send_batch(&[1, 2, 3, 4, 5]).blocking().unwrap();
@@ -296,9 +296,9 @@ fn an_entry_that_always_fails_has_its_own_transient_error() {
 #[test]
 fn a_refused_batch_is_split() {
     for suffix in ["", ".fifo"] {
-        let place = Place::new(moto(), suffix);
-        let jobs = place.jobs();
-        place.proxy.on(|request| {
+        let queue = TestQueue::new(moto(), suffix);
+        let jobs = queue.jobs();
+        queue.proxy.on(|request| {
             let is_bad = |entry: &Value| entry["MessageBody"] == "5";
             let request = json(request);
             match request["Entries"].as_array().map_or_else(|| is_bad(&request), |all| all.iter().any(is_bad)) {
@@ -306,17 +306,17 @@ fn a_refused_batch_is_split() {
                 false => Fate::Pass,
             }
         });
-        place.proxy.stall(true);
+        queue.proxy.stall(true);
         let mut sends = vec![begin(jobs.send(&0))];
-        place.proxy.wait_until_held(1);
+        queue.proxy.wait_until_held(1);
         sends.extend((1..=8).map(|number| begin(jobs.send(&number))));
-        place.proxy.stall(false);
+        queue.proxy.stall(false);
         let results = end(sends);
-        assert_eq!(place.proxy.count("SendMessage"), 1 + 1 + 8);
+        assert_eq!(queue.proxy.count("SendMessage"), 1 + 1 + 8);
         let refused: Vec<_> = (0..).zip(&results).filter(|(_, result)| result.is_err()).map(|(at, _)| at).collect();
         assert_eq!(refused, [5], "{results:?}");
         assert!(shown(results[5].as_ref().unwrap_err()).contains("not five"));
-        let mut bodies: Vec<_> = take_all(&place.others()).iter().map(|message| message.body).collect();
+        let mut bodies: Vec<_> = take_all(&queue.others()).iter().map(|message| message.body).collect();
         bodies.sort_unstable();
         assert_eq!(bodies, [0, 1, 2, 3, 4, 6, 7, 8]);
     }

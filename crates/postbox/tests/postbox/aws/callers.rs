@@ -14,7 +14,7 @@ use postbox::{Error, Mailbox};
 use postbox_test_servers::Fate;
 use tokio::runtime::Builder;
 
-use super::{Begun, HOURS, LONG, Place, begin, end, moto, take_all, until};
+use super::{Begun, HOURS, LONG, TestQueue, begin, end, moto, take_all, until};
 
 /// Polls an operation once.
 fn look<T>(begun: &mut Begun<T>) -> Option<T> {
@@ -25,10 +25,10 @@ fn look<T>(begun: &mut Begun<T>) -> Option<T> {
 }
 
 /// Polls an operation until its request has reached the proxy.
-fn ask<T>(place: &Place, begun: &mut Begun<T>, operation: &str) {
+fn ask<T>(queue: &TestQueue, begun: &mut Begun<T>, operation: &str) {
     until("its request", || {
         assert!(look(begun).is_none());
-        place.proxy.count(operation) == 1
+        queue.proxy.count(operation) == 1
     });
 }
 
@@ -40,16 +40,16 @@ fn bodies(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
 
 #[test]
 fn a_settle_waits_for_another_no_longer_than_its_lease() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
-    place.first(1, "DeleteMessage", || Fate::StallReply);
+    queue.first(1, "DeleteMessage", || Fate::StallReply);
     let mut idle = begin(message.acknowledge());
-    ask(&place, &mut idle, "DeleteMessage");
+    ask(&queue, &mut idle, "DeleteMessage");
     let result = message.nack().blocking();
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     // The server did it, but the caller polled too late to know whether the lease still held.
     let result = end([idle]).remove(0);
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
@@ -98,11 +98,11 @@ async fn cycle(jobs: Mailbox<u64, u64>) {
 #[test]
 fn interceptors_of_the_users_client_see_every_request() {
     for suffix in ["", ".fifo"] {
-        let place = Place::new(moto(), suffix);
+        let queue = TestQueue::new(moto(), suffix);
         let threads = Threads::default();
-        let config = place.client().config().to_builder().interceptor(threads.clone()).build();
+        let config = queue.client().config().to_builder().interceptor(threads.clone()).build();
         let backend = SqsBackend::builder(Client::from_conf(config)).create_missing(true);
-        let jobs = place.mailbox(backend);
+        let jobs = queue.mailbox(backend);
         jobs.create().blocking().unwrap();
         assert_eq!(threads.take(), ["postbox-network"]);
 
@@ -126,23 +126,23 @@ fn interceptors_of_the_users_client_see_every_request() {
 
 #[test]
 fn operations_of_dropped_callers_are_completed() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     for fate in [|| Fate::Stall, || Fate::StallReply] {
-        place.first(1, "SendMessage", fate);
+        queue.first(1, "SendMessage", fate);
         let mut sends = begin(jobs.send(&1));
-        ask(&place, &mut sends, "SendMessage");
+        ask(&queue, &mut sends, "SendMessage");
         drop(sends);
-        place.proxy.clear_faults();
-        place.proxy.reset_counts();
+        queue.proxy.clear_faults();
+        queue.proxy.reset_counts();
         let message = jobs.receive().wait_time(LONG).blocking().unwrap().remove(0);
-        place.first(1, "DeleteMessage", fate);
+        queue.first(1, "DeleteMessage", fate);
         let mut done = begin(message.acknowledge());
-        ask(&place, &mut done, "DeleteMessage");
+        ask(&queue, &mut done, "DeleteMessage");
         drop(done);
-        place.proxy.clear_faults();
-        until("it is gone", || place.others().approximate_count().blocking().unwrap() == 0);
-        place.proxy.reset_counts();
+        queue.proxy.clear_faults();
+        until("it is gone", || queue.others().approximate_count().blocking().unwrap() == 0);
+        queue.proxy.reset_counts();
     }
 }
 
@@ -150,18 +150,18 @@ fn operations_of_dropped_callers_are_completed() {
 #[test]
 fn a_dropped_receive_loses_no_message() {
     for has_other in [true, false] {
-        let place = Place::moto();
-        let jobs = place.jobs();
+        let queue = TestQueue::moto();
+        let jobs = queue.jobs();
         jobs.send(&7).blocking().unwrap();
-        place.proxy.reset_counts();
-        place.first(1, "ReceiveMessage", || Fate::StallReply);
+        queue.proxy.reset_counts();
+        queue.first(1, "ReceiveMessage", || Fate::StallReply);
         let mut waits = begin(jobs.receive().visibility_timeout(HOURS).wait_time(LONG));
-        ask(&place, &mut waits, "ReceiveMessage");
-        place.proxy.wait_until_held(1);
+        ask(&queue, &mut waits, "ReceiveMessage");
+        queue.proxy.wait_until_held(1);
         drop(waits);
-        let mailbox = if has_other { jobs } else { place.others() };
+        let mailbox = if has_other { jobs } else { queue.others() };
         let other = begin(mailbox.receive().visibility_timeout(HOURS).wait_time(LONG));
-        place.proxy.clear_faults();
+        queue.proxy.clear_faults();
         let got = end([other]).remove(0).unwrap();
         assert_eq!((got[0].body, got[0].delivery_count), (7, if has_other { 1 } else { 2 }));
     }
@@ -171,25 +171,25 @@ fn a_dropped_receive_loses_no_message() {
 #[test]
 fn a_lease_begins_when_the_answer_comes() {
     let lease = Duration::from_secs(2);
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send(&1).blocking().unwrap();
-    place.proxy.reset_counts();
-    place.first(1, "ReceiveMessage", || Fate::StallReply);
+    queue.proxy.reset_counts();
+    queue.first(1, "ReceiveMessage", || Fate::StallReply);
     let mut waits = begin(jobs.receive().visibility_timeout(lease).wait_time(LONG));
-    ask(&place, &mut waits, "ReceiveMessage");
-    place.proxy.wait_until_held(1);
+    ask(&queue, &mut waits, "ReceiveMessage");
+    queue.proxy.wait_until_held(1);
     let (sender, woken) = mpsc::channel();
     let waker = Waker::from(Arc::new(WakeSender(sender)));
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     woken.recv_timeout(LONG).unwrap();
     let came = Instant::now();
     until("its lease has ended", || came.elapsed() > lease);
     let message = end([waits]).remove(0).unwrap().remove(0);
     let result = message.acknowledge().blocking();
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
-    assert_eq!(bodies(&place.others()), [1]);
+    assert_eq!(bodies(&queue.others()), [1]);
 }
 
 struct WakeSender(mpsc::Sender<()>);
@@ -202,22 +202,22 @@ impl Wake for WakeSender {
 
 #[test]
 fn the_end_of_a_callers_runtime_loses_no_operation() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     for fate in [|| Fate::Stall, || Fate::StallReply] {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        place.proxy.reset_counts();
+        queue.proxy.reset_counts();
         // The shared long poll may return messages for receivers that have ended.
         let waits = [(); 2].map(|()| {
             let waits = jobs.receive().visibility_timeout(Duration::from_secs(1)).wait_time(LONG);
             runtime.spawn(waits.into_future())
         });
-        place.proxy.wait_for("ReceiveMessage", 1);
-        place.first(1, "SendMessage", fate);
+        queue.proxy.wait_for("ReceiveMessage", 1);
+        queue.first(1, "SendMessage", fate);
         let sends = runtime.spawn(jobs.send(&1).into_future());
-        place.proxy.wait_until_held(1);
+        queue.proxy.wait_until_held(1);
         runtime.shutdown_background();
-        place.proxy.clear_faults();
+        queue.proxy.clear_faults();
         jobs.send(&2).blocking().unwrap();
         let mut got = Vec::new();
         while !(got.contains(&1) && got.contains(&2)) {

@@ -7,7 +7,7 @@ use postbox::*;
 use postbox_test_servers::Fate;
 use serde_json::json;
 
-use super::{HOURS, LONG, Place, answer, assert_passing, ministack, moto, shown, take_all};
+use super::{HOURS, LONG, TestQueue, answer, assert_passing, ministack, moto, shown, take_all};
 
 /// Makes `many` dead letters, in groups on a FIFO queue.
 fn dead(jobs: &Mailbox<u64, u64>, many: u64, group: impl Fn(u64) -> String) {
@@ -27,9 +27,9 @@ fn one_group(_: u64) -> String {
 fn the_redrive_policy_moves_unfinished_messages() {
     for server in [moto(), ministack()] {
         for suffix in ["", ".fifo"] {
-            let place = Place::new(server.clone(), suffix);
-            let connection = Connection::new(place.builder().build()).max_deliveries(2);
-            let jobs: Mailbox<u64> = connection.mailbox(&place.name).unwrap();
+            let queue = TestQueue::new(server.clone(), suffix);
+            let connection = Connection::new(queue.builder().build()).max_deliveries(2);
+            let jobs: Mailbox<u64> = connection.mailbox(&queue.name).unwrap();
             jobs.create().blocking().unwrap();
             let id = jobs.send(&7).attribute("colour", "red").blocking().unwrap();
             for count in 1..=2 {
@@ -52,16 +52,16 @@ fn the_redrive_policy_moves_unfinished_messages() {
 #[test]
 fn a_dead_letter_that_cannot_be_removed_from_its_queue_is_in_both_queues() {
     for suffix in ["", ".fifo"] {
-        let place = Place::new(moto(), suffix);
-        let jobs = place.jobs();
+        let queue = TestQueue::new(moto(), suffix);
+        let jobs = queue.jobs();
         jobs.send(&7).blocking().unwrap();
         let message = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
-        place.first(usize::MAX, "DeleteMessage", Fate::internal);
-        assert_passing(&message.dead_letter("why").blocking().unwrap_err(), &place.name);
-        assert_eq!(place.others().counts().blocking().unwrap(), Counts::new(0, 0, 1, 1));
-        place.proxy.clear_faults();
+        queue.first(usize::MAX, "DeleteMessage", Fate::internal);
+        assert_passing(&message.dead_letter("why").blocking().unwrap_err(), &queue.name);
+        assert_eq!(queue.others().counts().blocking().unwrap(), Counts::new(0, 0, 1, 1));
+        queue.proxy.clear_faults();
         message.dead_letter("why").blocking().unwrap();
-        let counts = place.others().counts().blocking().unwrap();
+        let counts = queue.others().counts().blocking().unwrap();
         assert_eq!(counts.total(), 0);
         assert!(counts.dead == 1 || suffix.is_empty() && counts.dead == 2, "{counts:?}");
     }
@@ -71,8 +71,8 @@ fn a_dead_letter_that_cannot_be_removed_from_its_queue_is_in_both_queues() {
 #[test]
 fn a_redriven_message_can_be_dead_lettered_again() {
     for suffix in ["", ".fifo"] {
-        let place = Place::new(ministack(), suffix);
-        let jobs = place.jobs();
+        let queue = TestQueue::new(ministack(), suffix);
+        let jobs = queue.jobs();
         dead(&jobs, 1, one_group);
         for round in 1..=3 {
             assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 1, "{suffix}, {round}");
@@ -87,31 +87,31 @@ fn a_redriven_message_can_be_dead_lettered_again() {
 /// SQS counts the retention period from the first send of a message.
 #[test]
 fn dead_letters_are_kept_for_the_maximum_retention_period() {
-    let by_hand = Place::moto();
+    let by_hand = TestQueue::moto();
     dead(&by_hand.jobs(), 1, one_group);
-    let by_policy = Place::moto();
+    let by_policy = TestQueue::moto();
     let settings = QueueSettings::new().max_deliveries(3);
     by_policy.builder().build().create_queue(&by_policy.name, settings).blocking().unwrap();
-    for place in [by_hand, by_policy] {
-        let url = place.url(&format!("{}_-dead", place.name));
+    for queue in [by_hand, by_policy] {
+        let url = queue.url(&format!("{}_-dead", queue.name));
         let asked = json!({ "QueueUrl": url, "AttributeNames": ["MessageRetentionPeriod"] });
-        let kept = place.call("GetQueueAttributes", asked);
+        let kept = queue.call("GetQueueAttributes", asked);
         assert_eq!(kept["Attributes"]["MessageRetentionPeriod"], "1209600");
     }
 }
 
 /// Two queues whose policies name the same dead-letter queue. Each has two dead letters: one that SQS has moved, and one by
 /// `dead_letter`.
-fn two_with_one_place_for_letters() -> (Place, [Mailbox<u64, u64>; 2]) {
-    let place = Place::new(ministack(), "");
-    let dead = place.call("CreateQueue", json!({ "QueueName": format!("{}-letters", place.name) }));
+fn two_with_one_place_for_letters() -> (TestQueue, [Mailbox<u64, u64>; 2]) {
+    let queue = TestQueue::new(ministack(), "");
+    let dead = queue.call("CreateQueue", json!({ "QueueName": format!("{}-letters", queue.name) }));
     let asked = json!({ "QueueUrl": dead["QueueUrl"], "AttributeNames": ["QueueArn"] });
-    let arn = place.call("GetQueueAttributes", asked)["Attributes"]["QueueArn"].clone();
+    let arn = queue.call("GetQueueAttributes", asked)["Attributes"]["QueueArn"].clone();
     let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 1 }).to_string();
-    let connection = Connection::new(place.builder().build());
+    let connection = Connection::new(queue.builder().build());
     let mailboxes = ["-a", "-b"].map(|suffix| {
-        let name = format!("{}{suffix}", place.name);
-        place.call("CreateQueue", json!({ "QueueName": name, "Attributes": { "RedrivePolicy": policy } }));
+        let name = format!("{}{suffix}", queue.name);
+        queue.call("CreateQueue", json!({ "QueueName": name, "Attributes": { "RedrivePolicy": policy } }));
         let jobs: Mailbox<u64, u64> = connection.mailbox(&name).unwrap();
         jobs.send(&1).blocking().unwrap();
         jobs.receive().wait_time(LONG).blocking().unwrap()[0].nack().blocking().unwrap();
@@ -120,7 +120,7 @@ fn two_with_one_place_for_letters() -> (Place, [Mailbox<u64, u64>; 2]) {
         jobs.receive().wait_time(LONG).blocking().unwrap()[0].dead_letter("by hand").blocking().unwrap();
         jobs
     });
-    (place, mailboxes)
+    (queue, mailboxes)
 }
 
 fn bodies_of_letters(jobs: &Mailbox<u64, u64>) -> Vec<u64> {
@@ -146,11 +146,11 @@ fn dead_letters_of_other_queues_are_not_touched() {
 #[test]
 fn the_move_task_of_sqs_is_used_only_if_all_dead_letters_are_of_this_queue() {
     for suffixes in [vec!["-a"], vec!["-a", "-b"], vec!["-b"]] {
-        let (place, [a, _]) = two_with_one_place_for_letters();
+        let (queue, [a, _]) = two_with_one_place_for_letters();
         let is_own = suffixes == ["-a"];
-        let sources: Vec<_> = suffixes.iter().map(|suffix| format!("http://sqs/1/{}{suffix}", place.name)).collect();
-        place.proxy.reset_counts();
-        place.proxy.on(move |request| match request.operation.as_str() {
+        let sources: Vec<_> = suffixes.iter().map(|suffix| format!("http://sqs/1/{}{suffix}", queue.name)).collect();
+        queue.proxy.reset_counts();
+        queue.proxy.on(move |request| match request.operation.as_str() {
             "ListDeadLetterSourceQueues" => answer(200, json!({ "queueUrls": sources })),
             "StartMessageMoveTask" => answer(200, json!({ "TaskHandle": "task" })),
             "ListMessageMoveTasks" => {
@@ -159,18 +159,18 @@ fn the_move_task_of_sqs_is_used_only_if_all_dead_letters_are_of_this_queue() {
             _ => Fate::Pass,
         });
         assert_eq!(a.dead_letters().redrive(100).blocking().unwrap(), if is_own { 4 } else { 2 });
-        assert_eq!(place.proxy.count("StartMessageMoveTask"), usize::from(is_own));
+        assert_eq!(queue.proxy.count("StartMessageMoveTask"), usize::from(is_own));
     }
 }
 
 /// If there are many dead letters, they become visible again during the search.
 #[test]
 fn a_search_for_a_missing_dead_letter_ends() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     dead(&jobs, 1, one_group);
     let mut at = 0;
-    place.proxy.on(move |request| {
+    queue.proxy.on(move |request| {
         if request.operation != "ReceiveMessage" {
             return Fate::Pass;
         }
@@ -184,17 +184,17 @@ fn a_search_for_a_missing_dead_letter_ends() {
 
 #[test]
 fn a_policy_without_an_existing_queue_is_an_error() {
-    let place = Place::moto();
+    let queue = TestQueue::moto();
     let policy = json!({ "deadLetterTargetArn": "arn:aws:sqs:eu-west-1:123456789012:nowhere", "maxReceiveCount": 1 });
-    let jobs = place.jobs();
-    place.proxy.on(move |request| match request.operation.as_str() {
+    let jobs = queue.jobs();
+    queue.proxy.on(move |request| match request.operation.as_str() {
         "GetQueueAttributes" => answer(
             200,
             json!({ "Attributes": { "QueueArn": "arn:aws:sqs:eu-west-1:123456789012:x", "RedrivePolicy": policy.to_string() } }),
         ),
         _ => Fate::Pass,
     });
-    let jobs_again = place.mailbox(place.builder().create_missing(true));
+    let jobs_again = queue.mailbox(queue.builder().create_missing(true));
     jobs.send(&1).blocking().unwrap();
     let message = jobs_again.receive().blocking().unwrap().remove(0);
     let text = shown(&message.dead_letter("why").blocking().unwrap_err());
@@ -202,14 +202,14 @@ fn a_policy_without_an_existing_queue_is_an_error() {
 }
 
 /// A queue with a redrive policy. The proxy answers the requests of a move task in place of the server.
-fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
-    let place = Place::moto();
-    place.builder().build().create_queue(&place.name, QueueSettings::new().max_deliveries(9)).blocking().unwrap();
-    let jobs = place.mailbox(place.builder());
+fn with_moves(statuses: &'static [(&str, u64)]) -> (TestQueue, Mailbox<u64, u64>) {
+    let queue = TestQueue::moto();
+    queue.builder().build().create_queue(&queue.name, QueueSettings::new().max_deliveries(9)).blocking().unwrap();
+    let jobs = queue.mailbox(queue.builder());
     dead(&jobs, 2, one_group);
     let mut statuses = statuses.iter();
-    place.proxy.reset_counts();
-    place.proxy.on(move |request| match request.operation.as_str() {
+    queue.proxy.reset_counts();
+    queue.proxy.on(move |request| match request.operation.as_str() {
         "StartMessageMoveTask" => {
             let asked = super::json(request);
             assert!(asked["SourceArn"].as_str().unwrap().ends_with("_-dead"), "{asked}");
@@ -225,14 +225,14 @@ fn with_moves(statuses: &'static [(&str, u64)]) -> (Place, Mailbox<u64, u64>) {
         "SendMessage" | "ReceiveMessage" | "DeleteMessage" => panic!("by hand"),
         _ => Fate::Pass,
     });
-    (place, jobs)
+    (queue, jobs)
 }
 
 #[test]
 fn a_redrive_uses_the_move_task_of_sqs() {
-    let (place, jobs) = with_moves(&[("RUNNING", 0), ("RUNNING", 3), ("COMPLETED", 5)]);
+    let (queue, jobs) = with_moves(&[("RUNNING", 0), ("RUNNING", 3), ("COMPLETED", 5)]);
     assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 5);
-    assert_eq!((place.proxy.count("StartMessageMoveTask"), place.proxy.count("ListMessageMoveTasks")), (1, 3));
+    assert_eq!((queue.proxy.count("StartMessageMoveTask"), queue.proxy.count("ListMessageMoveTasks")), (1, 3));
 }
 
 #[test]
@@ -248,8 +248,8 @@ fn a_failed_move_task_is_an_error() {
 fn any_number_of_dead_letters_is_redriven_in_order() {
     for server in [moto(), ministack()] {
         for suffix in ["", ".fifo"] {
-            let place = Place::new(server.clone(), suffix);
-            let jobs = place.jobs();
+            let queue = TestQueue::new(server.clone(), suffix);
+            let jobs = queue.jobs();
             dead(&jobs, 25, one_group);
             assert_eq!(jobs.dead_letters().redrive(4).blocking().unwrap(), 4);
             assert_eq!(jobs.dead_letters().redrive(100).blocking().unwrap(), 21);
@@ -272,8 +272,8 @@ fn any_number_of_dead_letters_is_redriven_in_order() {
 #[test]
 fn listing_shows_all_dead_letters_and_releases_them() {
     for (server, suffix) in [(moto(), ""), (ministack(), ".fifo")] {
-        let place = Place::new(server, suffix);
-        let jobs = place.jobs();
+        let queue = TestQueue::new(server, suffix);
+        let jobs = queue.jobs();
         dead(&jobs, 25, |number| number.to_string());
         for _ in 0..3 {
             let letters = jobs.dead_letters().list(100).blocking().unwrap();
@@ -296,24 +296,24 @@ fn listing_shows_all_dead_letters_and_releases_them() {
 
 #[test]
 fn dead_letters_that_cannot_be_moved_stay() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     dead(&jobs, 3, one_group);
-    place.first(usize::MAX, "SendMessage", Fate::unavailable);
-    assert_passing(&jobs.dead_letters().redrive(10).blocking().unwrap_err(), &place.name);
+    queue.first(usize::MAX, "SendMessage", Fate::unavailable);
+    assert_passing(&jobs.dead_letters().redrive(10).blocking().unwrap_err(), &queue.name);
     // They are not left leased.
-    assert_eq!(place.others().dead_letters().list(10).blocking().unwrap().len(), 3);
+    assert_eq!(queue.others().dead_letters().list(10).blocking().unwrap().len(), 3);
 }
 
 /// The reason of a dead letter counts for the size limit.
 #[test]
 fn a_dead_letter_does_not_exceed_the_size_limit() {
-    let place = Place::moto();
-    let connection = Connection::new(place.builder().create_missing(true).build());
-    let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&place.name).unwrap();
+    let queue = TestQueue::moto();
+    let connection = Connection::new(queue.builder().create_missing(true).build());
+    let raw: Mailbox<Vec<u8>, (), Raw> = connection.mailbox(&queue.name).unwrap();
     raw.send(&vec![b'x'; (1 << 20) - 1_000]).blocking().unwrap();
     let message = raw.receive().blocking().unwrap().remove(0);
-    place.proxy.on(|request| {
+    queue.proxy.on(|request| {
         if request.operation == "SendMessage" {
             let asked = super::json(request);
             let packed = asked["MessageAttributes"]["postbox.headers"]["StringValue"].as_str().unwrap();
@@ -329,13 +329,13 @@ fn a_dead_letter_does_not_exceed_the_size_limit() {
 
 #[test]
 fn a_missing_dead_letter_queue_is_an_error_that_says_how_to_add_one() {
-    let place = Place::moto();
-    let jobs = place.mailbox(place.builder());
+    let queue = TestQueue::moto();
+    let jobs = queue.mailbox(queue.builder());
     jobs.create().blocking().unwrap();
     jobs.send(&7).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
     let text = message.dead_letter("why").blocking().unwrap_err().to_string();
-    assert!(text.contains(&format!("{}_-dead", place.name)) && text.contains("max_deliveries"), "{text}");
+    assert!(text.contains(&format!("{}_-dead", queue.name)) && text.contains("max_deliveries"), "{text}");
     assert!(jobs.dead_letters().list(10).blocking().unwrap().is_empty());
     assert_eq!(jobs.dead_letters().redrive(10).blocking().unwrap(), 0);
     message.acknowledge().blocking().unwrap();
@@ -343,11 +343,11 @@ fn a_missing_dead_letter_queue_is_an_error_that_says_how_to_add_one() {
 
 #[test]
 fn a_removed_dead_letter_queue_is_created_again() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     dead(&jobs, 1, one_group);
     assert_eq!(jobs.counts().blocking().unwrap().dead, 1);
-    place.call("DeleteQueue", json!({ "QueueUrl": place.url(&format!("{}_-dead", place.name)) }));
+    queue.call("DeleteQueue", json!({ "QueueUrl": queue.url(&format!("{}_-dead", queue.name)) }));
     assert_eq!(jobs.counts().blocking().unwrap().dead, 0);
     dead(&jobs, 1, one_group);
     assert_eq!(jobs.counts().blocking().unwrap().dead, 1);
@@ -355,8 +355,8 @@ fn a_removed_dead_letter_queue_is_created_again() {
 
 #[test]
 fn a_second_purge_of_dead_letters_names_their_queue() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     dead(&jobs, 1, one_group);
     assert_eq!(jobs.dead_letters().purge().blocking().unwrap(), 1);
     let error = jobs.dead_letters().purge().blocking().unwrap_err();

@@ -7,13 +7,13 @@ use postbox::*;
 use postbox_test_servers::{Fate, Moto, REGION};
 
 use super::{
-    HOURS, LONG, Place, SECRET, TOKEN, answer, assert_passing, begin, client, end, ministack, moto, refusal, shown,
+    HOURS, LONG, SECRET, TOKEN, TestQueue, answer, assert_passing, begin, client, end, ministack, moto, refusal, shown,
     take_all, until,
 };
 
 /// A mailbox through the proxy, the same mailbox without the proxy, and the object of a verb.
 struct Stage {
-    place: Place,
+    queue: TestQueue,
     jobs: Mailbox<u64, u64>,
     others: Mailbox<u64, u64>,
     /// A message that was leased through the proxy.
@@ -176,7 +176,7 @@ const VERBS: &[Verb] = &[
         operation: "CreateQueue",
         prepare: |stage| stage.others.delete().blocking().unwrap(),
         act: |stage| stage.jobs.create().blocking(),
-        check: |stage, _| drop(stage.place.url(&stage.place.name)),
+        check: |stage, _| drop(stage.queue.url(&stage.queue.name)),
     },
     Verb {
         name: "delete",
@@ -184,7 +184,7 @@ const VERBS: &[Verb] = &[
         prepare: one_dead_letter,
         act: |stage| stage.jobs.delete().blocking(),
         check: |stage, _| {
-            let without = stage.place.mailbox(stage.place.builder());
+            let without = stage.queue.mailbox(stage.queue.builder());
             assert!(matches!(without.counts().blocking(), Err(Error::Resolution { .. })));
         },
     },
@@ -242,12 +242,12 @@ const REDRIVE: Verb = Verb {
 
 fn each_verb(suffix: &str, then: impl Fn(&Verb, &Stage)) {
     for verb in VERBS {
-        let place = Place::new(moto(), suffix);
-        let (jobs, others) = (place.jobs(), place.others());
+        let queue = TestQueue::new(moto(), suffix);
+        let (jobs, others) = (queue.jobs(), queue.others());
         let is_fifo = !suffix.is_empty();
-        let mut stage = Stage { place, jobs, others, held: None, ids: Mutex::default(), is_fifo };
+        let mut stage = Stage { queue, jobs, others, held: None, ids: Mutex::default(), is_fifo };
         (verb.prepare)(&mut stage);
-        stage.place.proxy.reset_counts();
+        stage.queue.proxy.reset_counts();
         println!("{} ({})", verb.name, verb.operation);
         then(verb, &stage);
     }
@@ -257,10 +257,10 @@ fn each_verb(suffix: &str, then: impl Fn(&Verb, &Stage)) {
 fn assert_unnoticed(suffix: &str, fate: fn() -> Fate) {
     let is_lost = matches!(fate(), Fate::DropReply);
     each_verb(suffix, |verb, stage| {
-        stage.place.first(1, verb.operation, fate);
+        stage.queue.first(1, verb.operation, fate);
         (verb.act)(stage).unwrap_or_else(|error| panic!("{}: {error:?}", verb.name));
-        assert!(stage.place.proxy.count(verb.operation) >= 2, "{:?}", stage.place.proxy.requests());
-        stage.place.proxy.clear_faults();
+        assert!(stage.queue.proxy.count(verb.operation) >= 2, "{:?}", stage.queue.proxy.requests());
+        stage.queue.proxy.clear_faults();
         (verb.check)(stage, is_lost);
     });
 }
@@ -292,11 +292,11 @@ fn transient_failures_and_throttling_are_retried() {
 fn retries_end_with_a_transient_error_and_lose_nothing() {
     for fate in [Fate::internal, Fate::unavailable, Fate::throttled, || Fate::DropRequest] {
         each_verb("", |verb, stage| {
-            stage.place.first(usize::MAX, verb.operation, fate);
+            stage.queue.first(usize::MAX, verb.operation, fate);
             let error = (verb.act)(stage).expect_err(verb.name);
-            assert_passing(&error, &stage.place.name);
+            assert_passing(&error, &stage.queue.name);
             assert!(error.to_string().contains(&format!("sqs://{REGION}/")), "{error}");
-            stage.place.proxy.clear_faults();
+            stage.queue.proxy.clear_faults();
             (verb.act)(stage).unwrap_or_else(|error| panic!("{}: {error:?}", verb.name));
             // A message that was sent to the dead-letter queue and could not be deleted is sent there again.
             (verb.check)(stage, verb.name.ends_with("removed"));
@@ -316,7 +316,7 @@ fn an_invalid_reply_is_an_error_and_no_panic() {
     ];
     for fate in nonsense {
         each_verb("", |verb, stage| {
-            stage.place.first(usize::MAX, verb.operation, fate);
+            stage.queue.first(usize::MAX, verb.operation, fate);
             // Replies of SQS to some verbs are empty or nearly empty, so invalid bodies are not always noticed.
             if let Err(error) = (verb.act)(stage) {
                 shown(&error);
@@ -329,27 +329,27 @@ fn an_invalid_reply_is_an_error_and_no_panic() {
 #[test]
 fn a_lost_reply_to_a_deletion_leaves_no_message_on_either_server() {
     for server in [moto(), ministack()] {
-        let place = Place::new(server, "");
-        let jobs = place.jobs();
+        let queue = TestQueue::new(server, "");
+        let jobs = queue.jobs();
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
-        place.first(1, "DeleteMessage", || Fate::DropReply);
+        queue.first(1, "DeleteMessage", || Fate::DropReply);
         match message.acknowledge().blocking() {
             Ok(()) | Err(Error::ReceiptHandleExpired { .. }) => {}
             other => panic!("{other:?}"),
         }
-        assert_eq!(place.others().approximate_count().blocking().unwrap(), 0);
+        assert_eq!(queue.others().approximate_count().blocking().unwrap(), 0);
     }
 }
 
 #[test]
 fn operations_and_waits_continue_after_a_cut() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     // The server does not notice the cut. Its poll continues, and a message that it leases is visible when the lease ends.
     let second = Duration::from_secs(1);
     for round in 0..3 {
-        place.proxy.reset_counts();
+        queue.proxy.reset_counts();
         let waiting = std::thread::spawn({
             let jobs = jobs.clone();
             move || {
@@ -359,12 +359,12 @@ fn operations_and_waits_continue_after_a_cut() {
                 message.body
             }
         });
-        place.proxy.wait_for("ReceiveMessage", 1);
-        place.proxy.cut();
-        place.proxy.wait_for("ReceiveMessage", 2);
+        queue.proxy.wait_for("ReceiveMessage", 1);
+        queue.proxy.cut();
+        queue.proxy.wait_for("ReceiveMessage", 2);
         jobs.send(&round).blocking().unwrap();
         assert_eq!(waiting.join().unwrap(), round);
-        place.proxy.cut();
+        queue.proxy.cut();
     }
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
@@ -372,8 +372,8 @@ fn operations_and_waits_continue_after_a_cut() {
 #[test]
 fn operations_wait_for_a_killed_server_and_succeed_after_its_restart() {
     let server = Moto::start();
-    let place = Place::new(server.endpoint(), "");
-    let jobs = place.jobs();
+    let queue = TestQueue::new(server.endpoint(), "");
+    let jobs = queue.jobs();
     jobs.send(&1).blocking().unwrap();
     let waiting = std::thread::spawn({
         let jobs = jobs.clone();
@@ -384,9 +384,9 @@ fn operations_wait_for_a_killed_server_and_succeed_after_its_restart() {
         let jobs = jobs.clone();
         move || jobs.receive().wait_time(LONG).blocking().map(drop)
     });
-    place.proxy.wait_for("ReceiveMessage", 2);
+    queue.proxy.wait_for("ReceiveMessage", 2);
     server.kill();
-    assert_passing(&waiting.join().unwrap().unwrap_err(), &place.name);
+    assert_passing(&waiting.join().unwrap().unwrap_err(), &queue.name);
     for error in [
         jobs.send(&2).blocking().unwrap_err(),
         jobs.receive().blocking().map(drop).unwrap_err(),
@@ -394,7 +394,7 @@ fn operations_wait_for_a_killed_server_and_succeed_after_its_restart() {
         jobs.create().blocking().unwrap_err(),
         jobs.delete().blocking().unwrap_err(),
     ] {
-        assert_passing(&error, &place.name);
+        assert_passing(&error, &queue.name);
     }
     server.restart();
     // The restarted server has no data, so the queue is missing too.
@@ -405,22 +405,22 @@ fn operations_wait_for_a_killed_server_and_succeed_after_its_restart() {
 /// An attempt times out after ten seconds and is repeated.
 #[test]
 fn a_request_without_a_reply_is_repeated() {
-    let place = Place::new(moto(), ".fifo");
-    let jobs = place.mailbox(super::backend(&place.proxy.endpoint()).create_missing(true));
+    let queue = TestQueue::new(moto(), ".fifo");
+    let jobs = queue.mailbox(super::backend(&queue.proxy.endpoint()).create_missing(true));
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
     let mut stalled = Vec::new();
-    place.proxy.on(move |request| {
+    queue.proxy.on(move |request| {
         let is_first = !stalled.contains(&request.operation) && !request.is("ReceiveMessage");
         stalled.push(request.operation.clone());
         if is_first { Fate::StallReply } else { Fate::Pass }
     });
     let (sent, done) = (begin(jobs.send(&2)), begin(message.acknowledge()));
-    place.proxy.wait_until_held(2);
+    queue.proxy.wait_until_held(2);
     end([sent]).remove(0).unwrap();
     end([done]).remove(0).unwrap();
-    assert_eq!(place.proxy.count("SendMessage"), 3);
-    place.proxy.clear_faults();
+    assert_eq!(queue.proxy.count("SendMessage"), 3);
+    queue.proxy.clear_faults();
     let got = take_all(&jobs);
     assert_eq!(got.iter().map(|message| message.body).collect::<Vec<_>>(), [2], "stored once");
 }
@@ -428,10 +428,10 @@ fn a_request_without_a_reply_is_repeated() {
 /// The text of a refusal may repeat the request, including a session token.
 #[test]
 fn rejected_credentials_are_a_permanent_error_without_secrets() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     for code in ["SignatureDoesNotMatch", "InvalidClientTokenId", "ExpiredToken"] {
-        place.proxy.on(move |_| {
+        queue.proxy.on(move |_| {
             let text = format!(
                 "The request signature we calculated does not match the signature you provided.\n\nThe Canonical String \
                  for this request should have been\n'POST\n/\n\nhost:sqs\nx-amz-security-token:{TOKEN}\n\nhost'"
@@ -441,44 +441,44 @@ fn rejected_credentials_are_a_permanent_error_without_secrets() {
         let error = jobs.send(&1).blocking().unwrap_err();
         let text = shown(&error);
         assert!(!error.is_transient() && text.contains("does not accept these credentials"), "{error:?}");
-        assert!(text.contains(code) && text.contains(&place.name), "{text}");
+        assert!(text.contains(code) && text.contains(&queue.name), "{text}");
     }
-    place
+    queue
         .proxy
         .on(|_| refusal("AccessDenied", "AccessDenied", "User test is not authorized to perform: sqs:SendMessage"));
     let error = jobs.send(&1).blocking().unwrap_err();
     let text = shown(&error);
     assert!(!error.is_transient() && text.contains("does not permit") && text.contains("sqs:SendMessage"), "{text}");
-    assert!(!format!("{:?} {:?}", place.builder(), place.builder().build()).contains(SECRET));
+    assert!(!format!("{:?} {:?}", queue.builder(), queue.builder().build()).contains(SECRET));
 }
 
 /// SQS repeats the error codes of its older query protocol in a header. They have other names.
 #[test]
 fn transient_refusals_are_known_by_either_error_code() {
-    let place = Place::moto();
-    let jobs = place.absent();
+    let queue = TestQueue::moto();
+    let jobs = queue.absent();
     let cases = [
         ("CreateQueue", "QueueDeletedRecently", "AWS.SimpleQueueService.QueueDeletedRecently"),
         ("GetQueueUrl", "KmsThrottled", "KMS.ThrottlingException"),
         ("GetQueueUrl", "RequestThrottled", "RequestThrottled"),
     ];
     for (operation, code, query_code) in cases {
-        place.proxy.on(move |request| match request.operation == operation {
+        queue.proxy.on(move |request| match request.operation == operation {
             true => refusal(code, query_code, "wait a minute"),
             false => Fate::Pass,
         });
         let error = jobs.send(&1).blocking().unwrap_err();
         assert!(error.is_transient() && shown(&error).contains("wait a minute"), "{code}: {error:?}");
     }
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
     for code in ["AWS.SimpleQueueService.MessageNotInflight", "MessageNotInflight"] {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
-        place.proxy.on(move |_| refusal("MessageNotInflight", code, "late"));
+        queue.proxy.on(move |_| refusal("MessageNotInflight", code, "late"));
         assert!(matches!(message.nack().blocking(), Err(Error::ReceiptHandleExpired { .. })), "{code}");
-        place.proxy.clear_faults();
+        queue.proxy.clear_faults();
     }
     message.acknowledge().blocking().unwrap();
 }
@@ -486,26 +486,26 @@ fn transient_refusals_are_known_by_either_error_code() {
 /// A user's client may have timeouts that are shorter than a long poll.
 #[test]
 fn a_long_poll_may_take_longer_than_other_requests() {
-    let place = Place::moto();
-    let hasty = client(&place.proxy.endpoint()).config().to_builder();
+    let queue = TestQueue::moto();
+    let hasty = client(&queue.proxy.endpoint()).config().to_builder();
     let limits = postbox::aws::sqs::config::timeout::TimeoutConfig::builder()
         .operation_attempt_timeout(Duration::from_secs(1))
         .operation_timeout(Duration::from_secs(1))
         .build();
     let hasty = postbox::aws::sqs::Client::from_conf(hasty.timeout_config(limits).build());
-    let jobs = place.mailbox(postbox::aws::SqsBackend::builder(hasty).create_missing(true));
+    let jobs = queue.mailbox(postbox::aws::SqsBackend::builder(hasty).create_missing(true));
     assert!(jobs.receive().wait_time(Duration::from_secs(3)).blocking().unwrap().is_empty());
 }
 
 #[test]
 fn a_long_poll_may_take_longer_than_its_client_reads() {
-    let place = Place::moto();
-    let hasty = client(&place.proxy.endpoint()).config().to_builder();
+    let queue = TestQueue::moto();
+    let hasty = client(&queue.proxy.endpoint()).config().to_builder();
     let limits = postbox::aws::sqs::config::timeout::TimeoutConfig::builder().read_timeout(Duration::from_millis(500));
     let hasty = postbox::aws::sqs::Client::from_conf(hasty.timeout_config(limits.build()).build());
-    let jobs = place.mailbox(postbox::aws::SqsBackend::builder(hasty).create_missing(true));
+    let jobs = queue.mailbox(postbox::aws::SqsBackend::builder(hasty).create_missing(true));
     jobs.create().blocking().unwrap();
-    place.proxy.reset_counts();
+    queue.proxy.reset_counts();
     assert!(jobs.receive().wait_time(Duration::from_secs(2)).blocking().unwrap().is_empty());
-    assert_eq!(place.proxy.requests(), ["ReceiveMessage"]);
+    assert_eq!(queue.proxy.requests(), ["ReceiveMessage"]);
 }

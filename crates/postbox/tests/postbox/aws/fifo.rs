@@ -10,19 +10,19 @@ use postbox::worker::Cancellation;
 use postbox::*;
 use postbox_test_servers::Fate;
 
-use super::{HOURS, LONG, Place, begin, end, ministack, moto};
+use super::{HOURS, LONG, TestQueue, begin, end, ministack, moto};
 
-fn fifo(server: String) -> Place {
-    Place::new(server, ".fifo")
+fn fifo(server: String) -> TestQueue {
+    TestQueue::new(server, ".fifo")
 }
 
 #[test]
 fn order_is_kept_across_requests_and_failures() {
-    let place = fifo(moto());
-    let jobs = place.jobs();
+    let queue = fifo(moto());
+    let jobs = queue.jobs();
     // The second request fails twice, and the reply to the third one is lost.
     let mut at = 0;
-    place.proxy.on(move |_| {
+    queue.proxy.on(move |_| {
         at += 1;
         match at {
             2 | 3 => Fate::internal(),
@@ -30,14 +30,14 @@ fn order_is_kept_across_requests_and_failures() {
             _ => Fate::Pass,
         }
     });
-    place.proxy.stall(true);
+    queue.proxy.stall(true);
     let send = |number: u64| begin(jobs.send(&number).group("g"));
     let mut sends = vec![send(0)];
-    place.proxy.wait_until_held(1);
+    queue.proxy.wait_until_held(1);
     sends.extend((1..=64).map(send));
-    place.proxy.stall(false);
+    queue.proxy.stall(false);
     end(sends).into_iter().for_each(|sent| drop(sent.unwrap()));
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     let mut bodies = Vec::new();
     while bodies.len() < 65 {
         let some = jobs.receive().max_messages(10).blocking().unwrap();
@@ -46,7 +46,7 @@ fn order_is_kept_across_requests_and_failures() {
         jobs.acknowledge_batch(&some).blocking().unwrap().into_iter().for_each(|done| done.unwrap());
     }
     assert_eq!(bodies, (0..65).collect::<Vec<_>>());
-    assert_eq!(place.proxy.count("SendMessage"), 1 + 7 + 3);
+    assert_eq!(queue.proxy.count("SendMessage"), 1 + 7 + 3);
 }
 
 /// SQS may return several messages of a group in one response. They go to one receiver, because two receivers would handle
@@ -55,23 +55,23 @@ fn order_is_kept_across_requests_and_failures() {
 fn a_group_is_with_one_receiver_at_a_time() {
     for server in [moto(), ministack()] {
         for wait in [Duration::ZERO, LONG] {
-            let place = fifo(server.clone());
-            let jobs = place.jobs();
+            let queue = fifo(server.clone());
+            let jobs = queue.jobs();
             // The first poll finds nothing, and other receivers arrive while it is under way.
             let mut is_first = true;
-            place.proxy.on(move |request| match request.operation == "ReceiveMessage" {
+            queue.proxy.on(move |request| match request.operation == "ReceiveMessage" {
                 true if std::mem::take(&mut is_first) => Fate::StallReply,
                 true => Fate::Stall,
                 false => Fate::Pass,
             });
             let receive = |wait| begin(jobs.receive().visibility_timeout(HOURS).wait_time(wait));
             let nothing = receive(wait.min(Duration::from_secs(1)));
-            place.proxy.wait_until_held(1);
+            queue.proxy.wait_until_held(1);
             let mut receives: Vec<_> = (0..4).map(|_| receive(wait)).collect();
             for number in 1..=4 {
-                place.others().send(&number).group("g").blocking().unwrap();
+                queue.others().send(&number).group("g").blocking().unwrap();
             }
-            place.proxy.clear_faults();
+            queue.proxy.clear_faults();
             assert!(end([nothing]).remove(0).unwrap().is_empty());
             if wait.is_zero() {
                 let got: Vec<u64> =
@@ -81,7 +81,7 @@ fn a_group_is_with_one_receiver_at_a_time() {
             }
             let first = end([receives.remove(0)]).remove(0).unwrap().remove(0);
             assert_eq!(first.body, 1);
-            place.others().send(&9).group("h").blocking().unwrap();
+            queue.others().send(&9).group("h").blocking().unwrap();
             let second = end([receives.remove(0)]).remove(0).unwrap().remove(0);
             assert_eq!(second.body, 9, "another group does not wait");
             first.acknowledge().blocking().unwrap();
@@ -93,21 +93,21 @@ fn a_group_is_with_one_receiver_at_a_time() {
 
 #[test]
 fn messages_of_one_response_go_to_a_receiver_that_takes_them_all() {
-    let place = fifo(moto());
-    let jobs = place.jobs();
+    let queue = fifo(moto());
+    let jobs = queue.jobs();
     let receive = |max| begin(jobs.receive().max_messages(max).visibility_timeout(HOURS).wait_time(LONG));
     // After a poll that has returned a message, two polls may run at the same time.
     let first = receive(1);
     jobs.send(&0).blocking().unwrap();
     end([first]).remove(0).unwrap()[0].acknowledge().blocking().unwrap();
-    place.proxy.reset_counts();
-    place.proxy.on(|request| match super::json(request)["MaxNumberOfMessages"].as_u64() {
+    queue.proxy.reset_counts();
+    queue.proxy.on(|request| match super::json(request)["MaxNumberOfMessages"].as_u64() {
         Some(1) => Fate::Stall,
         _ => Fate::Pass,
     });
     let (_one, many) = (receive(1), receive(10));
-    place.proxy.wait_for("ReceiveMessage", 2);
-    place.others().send_batch(&[1, 2, 3]).group("g").blocking().unwrap();
+    queue.proxy.wait_for("ReceiveMessage", 2);
+    queue.others().send_batch(&[1, 2, 3]).group("g").blocking().unwrap();
     let got = end([many]).remove(0).unwrap();
     assert_eq!(got.iter().map(|message| message.body).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(got.iter().all(|message| message.delivery_count == 1));
@@ -115,10 +115,10 @@ fn messages_of_one_response_go_to_a_receiver_that_takes_them_all() {
 
 #[test]
 fn a_duplicate_has_the_id_of_the_first_send_after_a_lost_reply() {
-    let place = fifo(ministack());
-    let jobs = place.jobs();
+    let queue = fifo(ministack());
+    let jobs = queue.jobs();
     let send = || jobs.send(&1).deduplication_id("once").blocking().unwrap();
-    place.first(1, "SendMessage", || Fate::DropReply);
+    queue.first(1, "SendMessage", || Fate::DropReply);
     let first = send();
     assert_eq!(send(), first);
     let message = jobs.receive().blocking().unwrap().remove(0);
@@ -131,10 +131,10 @@ fn a_duplicate_has_the_id_of_the_first_send_after_a_lost_reply() {
 #[test]
 fn a_queue_that_deduplicates_by_content_does_so() {
     for server in [moto(), ministack()] {
-        let place = fifo(server);
-        let backend = place.builder().build();
-        backend.create_queue(&place.name, QueueSettings::new().content_based_deduplication(true)).blocking().unwrap();
-        let jobs: Mailbox<u64> = Connection::new(backend).mailbox(&place.name).unwrap();
+        let queue = fifo(server);
+        let backend = queue.builder().build();
+        backend.create_queue(&queue.name, QueueSettings::new().content_based_deduplication(true)).blocking().unwrap();
+        let jobs: Mailbox<u64> = Connection::new(backend).mailbox(&queue.name).unwrap();
         for number in [1, 1, 2] {
             jobs.send(&number).group("g").blocking().unwrap();
         }
@@ -146,10 +146,10 @@ fn a_queue_that_deduplicates_by_content_does_so() {
 /// Each request is a separate message, since its sender waits for a reply. Other messages are deduplicated by the queue.
 #[test]
 fn equal_requests_are_two_on_a_queue_that_deduplicates_by_content() {
-    let place = fifo(ministack());
-    let backend = place.builder().replies(Arc::new(MemoryReplyStore::new())).build();
-    backend.create_queue(&place.name, QueueSettings::new().content_based_deduplication(true)).blocking().unwrap();
-    let jobs: Mailbox<u64, u64> = Connection::new(backend).mailbox(&place.name).unwrap();
+    let queue = fifo(ministack());
+    let backend = queue.builder().replies(Arc::new(MemoryReplyStore::new())).build();
+    backend.create_queue(&queue.name, QueueSettings::new().content_based_deduplication(true)).blocking().unwrap();
+    let jobs: Mailbox<u64, u64> = Connection::new(backend).mailbox(&queue.name).unwrap();
     let replies = [1, 1].map(|number| jobs.send_expecting_reply(&number).blocking().unwrap());
     for _ in 0..2 {
         let message = jobs.receive().blocking().unwrap().remove(0);
@@ -165,10 +165,10 @@ fn equal_requests_are_two_on_a_queue_that_deduplicates_by_content() {
 /// If a message fails and a later one of its group is stored, repeating the first would store it after the later one.
 #[test]
 fn a_message_overtaken_in_its_group_is_not_sent_again() {
-    let place = fifo(moto());
-    let jobs = place.jobs();
+    let queue = fifo(moto());
+    let jobs = queue.jobs();
     let sends = Arc::new(Mutex::new(Vec::new()));
-    place.proxy.on({
+    queue.proxy.on({
         let sends = Arc::clone(&sends);
         move |request| {
             let mut sends = sends.lock().unwrap();
@@ -190,14 +190,14 @@ fn a_message_overtaken_in_its_group_is_not_sent_again() {
             super::answer(200, serde_json::json!({ "Successful": done, "Failed": not_done }))
         }
     });
-    place.proxy.stall(true);
+    queue.proxy.stall(true);
     let mut begun = vec![begin(jobs.send(&9).group("first"))];
-    place.proxy.wait_until_held(1);
+    queue.proxy.wait_until_held(1);
     begun.extend(
         [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "b")]
             .map(|(number, group)| begin(jobs.send(&number).group(group))),
     );
-    place.proxy.stall(false);
+    queue.proxy.stall(false);
     let results = end(begun);
     let is_done: Vec<_> = results[1..].iter().map(Result::is_ok).collect();
     // Group b has no stored message, so both of its messages are sent again in order.
@@ -208,9 +208,9 @@ fn a_message_overtaken_in_its_group_is_not_sent_again() {
 
 #[test]
 fn ids_that_a_fifo_queue_does_not_take_are_named() {
-    let place = fifo(moto());
-    let jobs = place.jobs();
-    place.proxy.reset_counts();
+    let queue = fifo(moto());
+    let jobs = queue.jobs();
+    queue.proxy.reset_counts();
     for (error, named) in [
         (jobs.send(&1).group("two words").blocking(), "group"),
         (jobs.send(&1).deduplication_id("für immer").blocking(), "deduplication_id"),
@@ -220,18 +220,18 @@ fn ids_that_a_fifo_queue_does_not_take_are_named() {
         assert!(matches!(&error, Error::InvalidParameter { parameter, .. } if *parameter == named), "{error:?}");
         assert!(error.to_string().contains("1 to 128"), "{error}");
     }
-    assert_eq!(place.proxy.requests(), [""; 0]);
+    assert_eq!(queue.proxy.requests(), [""; 0]);
     for group in ["", "two words", &"g".repeat(129)] {
-        let connection = Connection::new(place.builder().default_group(group).build());
-        let error = connection.mailbox::<u64, u64, Json>(&place.name).map(drop).unwrap_err();
+        let connection = Connection::new(queue.builder().default_group(group).build());
+        let error = connection.mailbox::<u64, u64, Json>(&queue.name).map(drop).unwrap_err();
         assert!(matches!(error, Error::InvalidParameter { parameter: "group", .. }), "{error:?}");
     }
 }
 
 #[test]
 fn a_default_group_puts_all_messages_in_one_order() {
-    let place = fifo(moto());
-    let jobs = place.mailbox(place.builder().create_missing(true).default_group("all"));
+    let queue = fifo(moto());
+    let jobs = queue.mailbox(queue.builder().create_missing(true).default_group("all"));
     for number in 0..3 {
         jobs.send(&number).blocking().unwrap();
     }
@@ -244,9 +244,9 @@ fn a_default_group_puts_all_messages_in_one_order() {
 
 #[test]
 fn a_request_cannot_be_sent_once() {
-    let place = fifo(moto());
+    let queue = fifo(moto());
     let jobs =
-        place.mailbox(place.builder().create_missing(true).replies(std::sync::Arc::new(MemoryReplyStore::new())));
+        queue.mailbox(queue.builder().create_missing(true).replies(std::sync::Arc::new(MemoryReplyStore::new())));
     let error = jobs.send_expecting_reply(&1).deduplication_id("once").blocking().map(drop).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     jobs.send_expecting_reply(&1).blocking().unwrap();
@@ -257,8 +257,8 @@ fn a_request_cannot_be_sent_once() {
 #[test]
 fn a_worker_handles_a_group_in_order() {
     for server in [moto(), ministack()] {
-        let place = fifo(server);
-        let jobs = place.jobs();
+        let queue = fifo(server);
+        let jobs = queue.jobs();
         for number in 0..12 {
             jobs.send(&number).group(if number % 2 == 0 { "even" } else { "odd" }).blocking().unwrap();
         }

@@ -9,15 +9,15 @@ use postbox_test_servers::Fate;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::{Place, moto, until};
+use super::{TestQueue, moto, until};
 
 /// Asserts that each message is handled at least once and none is left, when 40 % of the requests fail.
 fn all_are_handled(suffix: &str, seed: u64) {
     const MANY: u64 = 300;
-    let place = Place::new(moto(), suffix);
-    let jobs = place.jobs();
+    let queue = TestQueue::new(moto(), suffix);
+    let jobs = queue.jobs();
     let mut random = StdRng::seed_from_u64(seed);
-    place.proxy.on(move |_| match random.random_range(0..10) {
+    queue.proxy.on(move |_| match random.random_range(0..10) {
         0 => Fate::DropReply,
         1 => Fate::DropRequest,
         2 => Fate::internal(),
@@ -57,12 +57,12 @@ fn all_are_handled(suffix: &str, seed: u64) {
             sender.await.unwrap();
         }
     });
-    let others = place.others();
+    let others = queue.others();
     until("all to be handled", || handled.lock().unwrap().len() as u64 == MANY);
     until("an empty queue", || others.approximate_count().blocking().unwrap() == 0);
     handle.shutdown();
     runtime.block_on(running).unwrap().unwrap();
-    let requests = place.proxy.requests().len();
+    let requests = queue.proxy.requests().len();
     println!("{requests} requests, {} deliveries", handled.lock().unwrap().values().sum::<u32>());
 }
 

@@ -115,16 +115,16 @@ impl Drop for Scratch {
 }
 
 /// A test's queue on a shared server with a proxy.
-struct Place {
+struct TestQueue {
     proxy: HttpProxy,
     server: String,
     name: String,
 }
 
-impl Place {
+impl TestQueue {
     fn new(server: String, suffix: &str) -> Self {
         let port = server.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        Place { proxy: HttpProxy::start(port), server, name: format!("jobs-{}{suffix}", MessageId::new()) }
+        TestQueue { proxy: HttpProxy::start(port), server, name: format!("jobs-{}{suffix}", MessageId::new()) }
     }
 
     fn moto() -> Self {
@@ -219,11 +219,11 @@ fn shown(error: &Error) -> String {
     error.to_string()
 }
 
-/// Asserts that an error is transient, names the place, and shows no secret.
+/// Asserts that an error is transient, names the queue, and shows no secret.
 #[track_caller]
-fn assert_passing(error: &Error, place: &str) {
+fn assert_passing(error: &Error, queue: &str) {
     let text = shown(error);
-    assert!(matches!(error, Error::Connection { .. }) && error.is_transient() && text.contains(place), "{error:?}");
+    assert!(matches!(error, Error::Connection { .. }) && error.is_transient() && text.contains(queue), "{error:?}");
 }
 
 /// Receives all ready messages with long leases.

@@ -8,7 +8,7 @@ use postbox::*;
 use postbox_test_servers::Fate;
 use serde_json::json;
 
-use super::{HOURS, LONG, Place, answer, begin, end, ministack, moto, refusal};
+use super::{HOURS, LONG, TestQueue, answer, begin, end, ministack, moto, refusal};
 
 fn assert_expired<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(matches!(result, Err(Error::ReceiptHandleExpired { .. })), "{result:?}");
@@ -21,22 +21,22 @@ fn pass(seconds: u64) {
 
 #[test]
 fn a_settle_after_the_deadline_sends_no_request() {
-    let place = Place::moto();
-    let jobs = place.mailbox(place.builder().create_missing(true).replies(Arc::new(MemoryReplyStore::new())));
+    let queue = TestQueue::moto();
+    let jobs = queue.mailbox(queue.builder().create_missing(true).replies(Arc::new(MemoryReplyStore::new())));
     jobs.send_batch(&[1, 2, 3, 4]).blocking().unwrap();
     let reply = jobs.send_expecting_reply(&5).blocking().unwrap();
     let mut messages = jobs.receive().max_messages(5).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
     messages.sort_by_key(|message| message.body);
     pass(1);
-    place.proxy.reset_counts();
+    queue.proxy.reset_counts();
     assert_expired(messages[0].acknowledge().blocking());
     assert_expired(messages[1].nack().blocking());
     assert_expired(messages[2].extend_visibility(LONG).blocking());
     assert_expired(messages[3].dead_letter("late").blocking());
     assert_expired(messages[4].reply(&50).blocking());
-    assert_eq!(place.proxy.requests(), [""; 0]);
+    assert_eq!(queue.proxy.requests(), [""; 0]);
     assert!(!reply.is_ready().blocking().unwrap());
-    assert_eq!(super::take_all(&place.others()).len(), 5, "all are there");
+    assert_eq!(super::take_all(&queue.others()).len(), 5, "all are there");
 }
 
 /// One of the servers would accept the old receipt for the new lease.
@@ -44,8 +44,8 @@ fn a_settle_after_the_deadline_sends_no_request() {
 fn a_receipt_of_an_earlier_delivery_is_refused_on_either_server() {
     for server in [moto(), ministack()] {
         for suffix in ["", ".fifo"] {
-            let place = Place::new(server.clone(), suffix);
-            let jobs = place.jobs();
+            let queue = TestQueue::new(server.clone(), suffix);
+            let jobs = queue.jobs();
             jobs.send(&1).blocking().unwrap();
             let first = jobs.receive().visibility_timeout(Duration::from_secs(1)).blocking().unwrap().remove(0);
             let second = jobs.receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap().remove(0);
@@ -66,14 +66,14 @@ fn a_settle_whose_response_is_late_has_no_lease() {
         ("DeleteMessage", |message| message.acknowledge().blocking()),
     ];
     for (operation, act) in acts {
-        let place = Place::moto();
-        let jobs = place.jobs();
+        let queue = TestQueue::moto();
+        let jobs = queue.jobs();
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
-        place.first(usize::MAX, operation, || Fate::Stall);
+        queue.first(usize::MAX, operation, || Fate::Stall);
         assert_expired(act(&message));
-        let next = place.others().receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap().remove(0);
-        place.proxy.clear_faults();
+        let next = queue.others().receive().visibility_timeout(HOURS).wait_time(LONG).blocking().unwrap().remove(0);
+        queue.proxy.clear_faults();
         assert_expired(message.acknowledge().blocking());
         next.acknowledge().blocking().unwrap();
     }
@@ -82,12 +82,12 @@ fn a_settle_whose_response_is_late_has_no_lease() {
 /// If operations share a late request, only those fail whose leases have ended.
 #[test]
 fn a_late_response_is_requested_again_for_leases_that_still_hold() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send_batch(&[1, 2]).blocking().unwrap();
     let short = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
     let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
-    place.first(1, "DeleteMessageBatch", || Fate::Stall);
+    queue.first(1, "DeleteMessageBatch", || Fate::Stall);
     let mut results = jobs.acknowledge_batch(&[short, long]).blocking().unwrap();
     results.pop().unwrap().unwrap();
     assert_expired(results.pop().unwrap());
@@ -96,12 +96,12 @@ fn a_late_response_is_requested_again_for_leases_that_still_hold() {
 /// An operation that was done in time succeeds, also if others of its request take longer.
 #[test]
 fn a_settle_that_was_done_in_time_does_not_wait_for_others() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send_batch(&[1, 2]).blocking().unwrap();
     let short = jobs.receive().visibility_timeout(Duration::from_secs(2)).blocking().unwrap().remove(0);
     let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
-    place.proxy.on(|request| match request.operation.as_str() {
+    queue.proxy.on(|request| match request.operation.as_str() {
         "DeleteMessageBatch" => answer(
             200,
             json!({
@@ -113,16 +113,16 @@ fn a_settle_that_was_done_in_time_does_not_wait_for_others() {
         _ => Fate::Pass,
     });
     let batch = begin(jobs.acknowledge_batch(&[short, long]));
-    place.proxy.wait_until_held(1);
+    queue.proxy.wait_until_held(1);
     pass(2);
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     end([batch]).remove(0).unwrap().into_iter().for_each(|done| done.unwrap());
 }
 
 #[test]
 fn a_lease_is_limited_to_the_total_that_sqs_allows() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().visibility_timeout(Duration::from_secs(100)).blocking().unwrap().remove(0);
     pass(1);
@@ -136,48 +136,48 @@ fn a_lease_is_limited_to_the_total_that_sqs_allows() {
 
 #[test]
 fn a_receipt_is_good_once() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send_batch(&[1, 2]).blocking().unwrap();
     let messages = jobs.receive().max_messages(2).blocking().unwrap();
     messages[0].acknowledge().blocking().unwrap();
     messages[1].nack().blocking().unwrap();
-    place.proxy.reset_counts();
+    queue.proxy.reset_counts();
     for message in &messages {
         assert_expired(message.acknowledge().blocking());
         assert_expired(message.nack().blocking());
         assert_expired(message.extend_visibility(LONG).blocking());
     }
-    assert_eq!(place.proxy.requests(), [""; 0]);
+    assert_eq!(queue.proxy.requests(), [""; 0]);
 }
 
 #[test]
 fn of_two_concurrent_settles_one_succeeds() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     for _ in 0..3 {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
-        place.proxy.reset_counts();
-        place.first(1, "DeleteMessage", || Fate::Stall);
+        queue.proxy.reset_counts();
+        queue.first(1, "DeleteMessage", || Fate::Stall);
         let acts = [message.acknowledge(), message.acknowledge(), message.extend_visibility(HOURS)].map(begin);
-        place.proxy.wait_until_held(1);
-        place.proxy.clear_faults();
+        queue.proxy.wait_until_held(1);
+        queue.proxy.clear_faults();
         let mut results = end(acts);
         results.remove(0).unwrap();
         results.into_iter().for_each(assert_expired);
-        assert_eq!(place.proxy.requests(), ["DeleteMessage"]);
+        assert_eq!(queue.proxy.requests(), ["DeleteMessage"]);
     }
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
 
 #[test]
 fn after_a_failed_settle_the_receipt_is_valid() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().blocking().unwrap().remove(0);
-    place.first(3, "DeleteMessage", Fate::internal);
+    queue.first(3, "DeleteMessage", Fate::internal);
     let acts = [message.acknowledge(), message.acknowledge(), message.acknowledge()].map(begin);
     let results = end(acts);
     assert!(results[0].as_ref().is_err_and(Error::is_transient), "{results:?}");
@@ -187,29 +187,29 @@ fn after_a_failed_settle_the_receipt_is_valid() {
 
 #[test]
 fn an_extension_shorter_than_the_lease_sends_no_request() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().visibility_timeout(Duration::from_secs(300)).blocking().unwrap().remove(0);
-    place.proxy.reset_counts();
+    queue.proxy.reset_counts();
     for by in [0, 1, 200] {
         message.extend_visibility(Duration::from_secs(by)).blocking().unwrap();
     }
-    assert_eq!(place.proxy.requests(), [""; 0]);
+    assert_eq!(queue.proxy.requests(), [""; 0]);
     message.extend_visibility(Duration::from_secs(301)).blocking().unwrap();
     message.extend_visibility(Duration::from_secs(300)).blocking().unwrap();
-    assert_eq!(place.proxy.requests(), ["ChangeMessageVisibility"]);
+    assert_eq!(queue.proxy.requests(), ["ChangeMessageVisibility"]);
 }
 
 #[test]
 fn an_extension_lasts_as_long_as_it_says() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send(&1).blocking().unwrap();
     let message = jobs.receive().visibility_timeout(Duration::from_secs(1)).blocking().unwrap().remove(0);
     message.extend_visibility(HOURS - Duration::from_secs(60)).blocking().unwrap();
     pass(1);
-    assert!(place.others().receive().blocking().unwrap().is_empty());
+    assert!(queue.others().receive().blocking().unwrap().is_empty());
     message.acknowledge().blocking().unwrap();
     assert_eq!(jobs.approximate_count().blocking().unwrap(), 0);
 }
@@ -217,57 +217,57 @@ fn an_extension_lasts_as_long_as_it_says() {
 /// An operation that is queued behind another request may be too late when it is sent. SQS would accept it.
 #[test]
 fn a_settle_whose_lease_ends_in_the_queue_is_refused() {
-    let place = Place::moto();
-    let jobs = place.jobs();
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
     jobs.send_batch(&[1, 2, 3]).blocking().unwrap();
     let long = jobs.receive().visibility_timeout(HOURS).blocking().unwrap().remove(0);
     let short = jobs.receive().max_messages(2).visibility_timeout(Duration::from_secs(1)).blocking().unwrap();
-    place.proxy.reset_counts();
-    place.first(1, "DeleteMessage", || Fate::Stall);
+    queue.proxy.reset_counts();
+    queue.first(1, "DeleteMessage", || Fate::Stall);
     let first = begin(long.acknowledge());
-    place.proxy.wait_until_held(1);
+    queue.proxy.wait_until_held(1);
     let late: Vec<_> = short.iter().map(|message| begin(message.acknowledge())).collect();
     pass(1);
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     end([first]).remove(0).unwrap();
     end(late).into_iter().for_each(assert_expired);
-    assert_eq!(place.proxy.requests(), ["DeleteMessage"]);
-    assert_eq!(super::take_all(&place.others()).len(), 2);
+    assert_eq!(queue.proxy.requests(), ["DeleteMessage"]);
+    assert_eq!(super::take_all(&queue.others()).len(), 2);
 }
 
 #[test]
 fn refusals_of_sqs_are_mapped_to_errors() {
-    let place = Place::moto();
-    let jobs = place.jobs();
-    place.first(usize::MAX, "ReceiveMessage", || {
+    let queue = TestQueue::moto();
+    let jobs = queue.jobs();
+    queue.first(usize::MAX, "ReceiveMessage", || {
         refusal("OverLimit", "OverLimit", "Too many messages in flight (inflight messages count limit is 120000)")
     });
     for wait in [Duration::ZERO, LONG] {
         let error = jobs.receive().wait_time(wait).blocking().map(drop).unwrap_err();
-        assert!(matches!(&error, Error::MailboxFull { mailbox, .. } if *mailbox == place.name), "{error:?}");
+        assert!(matches!(&error, Error::MailboxFull { mailbox, .. } if *mailbox == queue.name), "{error:?}");
         assert!(error.is_transient());
     }
-    place.proxy.clear_faults();
+    queue.proxy.clear_faults();
     for code in ["ReceiptHandleIsInvalid", "InvalidParameterValue"] {
         jobs.send(&1).blocking().unwrap();
         let message = jobs.receive().blocking().unwrap().remove(0);
         let text = "Value AQEB for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.";
-        place.proxy.on(move |_| refusal(code, code, text));
+        queue.proxy.on(move |_| refusal(code, code, text));
         assert_expired(message.acknowledge().blocking());
-        place.proxy.reset_counts();
+        queue.proxy.reset_counts();
         assert_expired(message.acknowledge().blocking());
-        assert_eq!(place.proxy.requests(), [""; 0], "it is known to have ended");
-        place.proxy.clear_faults();
+        assert_eq!(queue.proxy.requests(), [""; 0], "it is known to have ended");
+        queue.proxy.clear_faults();
         // The same refusal for an entry of a batch.
         jobs.send_batch(&[1, 2]).blocking().unwrap();
         let messages = jobs.receive().max_messages(2).blocking().unwrap();
-        place.proxy.on(move |_| {
+        queue.proxy.on(move |_| {
             let failed = json!([{ "Id": "1", "Code": code, "SenderFault": true, "Message": text }]);
             answer(200, json!({ "Successful": [{ "Id": "0" }], "Failed": failed }))
         });
         let mut done = jobs.acknowledge_batch(&messages).blocking().unwrap();
         assert_expired(done.remove(1));
         done.remove(0).unwrap();
-        place.proxy.clear_faults();
+        queue.proxy.clear_faults();
     }
 }

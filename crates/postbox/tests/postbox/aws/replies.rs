@@ -11,13 +11,15 @@ use postbox::*;
 use postbox_test_servers::{Fate, REGION};
 use serde_json::json;
 
-use super::{LONG, Place, answer, assert_passing, begin, config, dynamodb, end, json, ministack, moto, shown, soon};
+use super::{
+    LONG, TestQueue, answer, assert_passing, begin, config, dynamodb, end, json, ministack, moto, shown, soon,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A table through the proxy, and the same table without the proxy.
 struct Table {
-    place: Place,
+    queue: TestQueue,
     store: DynamoDbReplyStore,
     others: DynamoDbReplyStore,
 }
@@ -29,10 +31,10 @@ fn store(endpoint: &str, table: &str) -> DynamoDbReplyStore {
 
 impl Table {
     fn new(server: String) -> Self {
-        let place = Place::new(server, "");
-        let (store, others) = (store(&place.proxy.endpoint(), &place.name), store(&place.server, &place.name));
+        let queue = TestQueue::new(server, "");
+        let (store, others) = (store(&queue.proxy.endpoint(), &queue.name), store(&queue.server, &queue.name));
         others.create_table().blocking().unwrap();
-        Table { place, store, others }
+        Table { queue, store, others }
     }
 
     fn pending(&self) -> ReplyId {
@@ -59,33 +61,33 @@ fn state(store: &DynamoDbReplyStore, id: &ReplyId) -> Option<ReplyState> {
 /// Asserts that each transition has one effect if its first request has this fate.
 fn assert_one_effect(table: &Table, fate: fn() -> Fate) {
     let id = ReplyId::new();
-    table.place.first(1, "PutItem", fate);
+    table.queue.first(1, "PutItem", fate);
     assert!(table.store.create(id.clone(), HOUR).blocking().unwrap());
     assert!(!table.store.create(id.clone(), HOUR).blocking().unwrap());
-    table.place.first(1, "UpdateItem", fate);
+    table.queue.first(1, "UpdateItem", fate);
     assert_eq!(table.store.resolve(id.clone(), value()).blocking().unwrap(), Resolved::Stored);
     let again = table.store.resolve(id.clone(), value()).blocking().unwrap();
     assert_eq!(again, Resolved::Refused(Some(ReplyState::Resolved)));
-    table.place.first(1, "UpdateItem", fate);
+    table.queue.first(1, "UpdateItem", fate);
     let taken = table.store.consume(id.clone()).blocking().unwrap().expect("the answer");
     assert_eq!((taken.value, taken.state), (Some(value()), ReplyState::Resolved));
     assert_eq!(table.store.consume(id.clone()).blocking().unwrap(), None);
     let id = table.pending();
-    table.place.first(1, "UpdateItem", fate);
+    table.queue.first(1, "UpdateItem", fate);
     assert!(table.store.cancel(id.clone()).blocking().unwrap());
     assert!(!table.store.cancel(id.clone()).blocking().unwrap());
     assert_eq!(state(&table.others, &id), Some(ReplyState::Cancelled));
     let id = table.resolved();
     for (operation, look) in [("GetItem", false), ("BatchGetItem", true)] {
-        table.place.first(1, operation, fate);
+        table.queue.first(1, operation, fate);
         match look {
             false => assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved)),
             true => assert!(table.store.settled(id.clone(), LONG).blocking().unwrap()),
         }
     }
-    table.place.first(1, "Query", fate);
+    table.queue.first(1, "Query", fate);
     assert!(table.store.scan_expired(10).blocking().unwrap().is_empty());
-    table.place.proxy.clear_faults();
+    table.queue.proxy.clear_faults();
 }
 
 #[test]
@@ -107,9 +109,9 @@ fn transient_failures_and_throttling_are_retried() {
 fn retries_end_with_a_transient_error_that_names_the_table() {
     let table = Table::new(dynamodb());
     let id = table.resolved();
-    let named = format!("dynamodb://{REGION}/{}", table.place.name);
+    let named = format!("dynamodb://{REGION}/{}", table.queue.name);
     for fate in [Fate::table_throttled, Fate::internal, || Fate::DropRequest] {
-        table.place.proxy.on(move |_| fate());
+        table.queue.proxy.on(move |_| fate());
         for error in [
             table.store.create(ReplyId::new(), HOUR).blocking().map(drop).unwrap_err(),
             table.store.resolve(id.clone(), value()).blocking().map(drop).unwrap_err(),
@@ -124,7 +126,7 @@ fn retries_end_with_a_transient_error_that_names_the_table() {
         ] {
             assert_passing(&error, &named);
         }
-        table.place.proxy.clear_faults();
+        table.queue.proxy.clear_faults();
         assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
     }
     assert!(table.store.consume(id).blocking().unwrap().is_some());
@@ -136,10 +138,10 @@ fn a_reply_is_not_lost_if_all_responses_to_its_consumption_are() {
     for server in [dynamodb(), moto(), ministack()] {
         let table = Table::new(server);
         let id = table.resolved();
-        table.place.first(usize::MAX, "UpdateItem", || Fate::DropReply);
+        table.queue.first(usize::MAX, "UpdateItem", || Fate::DropReply);
         assert!(table.store.consume(id.clone()).blocking().unwrap_err().is_transient());
         assert_eq!(state(&table.others, &id), None, "it has been taken");
-        table.place.proxy.clear_faults();
+        table.queue.proxy.clear_faults();
         let taken = table.store.consume(id.clone()).blocking().unwrap().expect("the answer");
         assert_eq!(taken.value, Some(value()));
         assert_eq!(table.store.consume(id.clone()).blocking().unwrap(), None, "once");
@@ -152,15 +154,15 @@ fn entries_are_removed_by_ttl_and_expired_ones_are_found_by_the_index() {
     for server in [dynamodb(), moto(), ministack()] {
         let table = Table::new(server);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = Client::new(&config(&table.place.server));
-        let shown = runtime.block_on(client.describe_time_to_live().table_name(&table.place.name).send()).unwrap();
+        let client = Client::new(&config(&table.queue.server));
+        let shown = runtime.block_on(client.describe_time_to_live().table_name(&table.queue.name).send()).unwrap();
         let shown = shown.time_to_live_description.unwrap();
         assert_eq!(shown.attribute_name.as_deref(), Some("ttl"));
         assert!(matches!(shown.time_to_live_status.unwrap().as_str(), "ENABLED" | "ENABLING"));
 
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let written = Arc::new(std::sync::Mutex::new(Vec::new()));
-        table.place.proxy.on({
+        table.queue.proxy.on({
             let written = Arc::clone(&written);
             move |request| {
                 if request.operation == "PutItem" {
@@ -173,10 +175,10 @@ fn entries_are_removed_by_ttl_and_expired_ones_are_found_by_the_index() {
         let ttl: u64 = written.lock().unwrap().remove(0).parse().unwrap();
         assert!((now + 3_600..=now + 3_660).contains(&ttl), "{ttl}, and it is {now}");
 
-        table.place.proxy.reset_counts();
+        table.queue.proxy.reset_counts();
         assert!(table.store.scan_expired(10).blocking().unwrap().is_empty());
         assert_eq!(table.store.cleanup_expired(10).blocking().unwrap(), 0);
-        assert!(table.place.proxy.requests().iter().all(|operation| operation == "Query"));
+        assert!(table.queue.proxy.requests().iter().all(|operation| operation == "Query"));
     }
 }
 
@@ -185,7 +187,7 @@ fn an_invalid_reply_is_an_error_and_no_panic() {
     let table = Table::new(dynamodb());
     let id = table.resolved();
     for nonsense in ["", "[1]", "<html/>", "{\"Item\":7}", "{\"Item\":{\"id\":{\"Q\":\"1\"}},\"Responses\":[]}"] {
-        table.place.proxy.on(move |_| answer(200, nonsense));
+        table.queue.proxy.on(move |_| answer(200, nonsense));
         let short = Duration::from_millis(50);
         let results = [
             table.store.create(ReplyId::new(), HOUR).blocking().map(drop),
@@ -195,7 +197,7 @@ fn an_invalid_reply_is_an_error_and_no_panic() {
         ];
         results.into_iter().filter_map(Result::err).for_each(|error| drop(shown(&error)));
     }
-    table.place.proxy.clear_faults();
+    table.queue.proxy.clear_faults();
     assert_eq!(state(&table.store, &id), Some(ReplyState::Resolved));
 }
 
@@ -206,9 +208,9 @@ fn thousands_of_waits_share_requests() {
     let start = Instant::now();
     // There is at most one round of requests every 25 ms, for any number of new waiters. One request reads a hundred replies.
     let assert_few = || {
-        let looks = table.place.proxy.count("BatchGetItem");
+        let looks = table.queue.proxy.count("BatchGetItem");
         let rounds = start.elapsed().as_millis() as usize / 25 + 1;
-        assert!(looks <= rounds && table.place.proxy.open() <= 4, "{looks} in {rounds} rounds");
+        assert!(looks <= rounds && table.queue.proxy.open() <= 4, "{looks} in {rounds} rounds");
     };
     let mut waiting: Vec<_> = Vec::new();
     for part in ids.chunks(1) {
@@ -227,7 +229,7 @@ fn thousands_of_waits_share_requests() {
 fn a_wait_repeats_unprocessed_keys() {
     let table = Table::new(dynamodb());
     let id = table.pending();
-    table.place.proxy.on(|request| {
+    table.queue.proxy.on(|request| {
         let asked = json(request);
         match request.operation.as_str() {
             "BatchGetItem" => answer(200, json!({ "Responses": {}, "UnprocessedKeys": asked["RequestItems"] })),
@@ -235,9 +237,9 @@ fn a_wait_repeats_unprocessed_keys() {
         }
     });
     let waiting = begin(table.store.settled(id.clone(), LONG));
-    table.place.proxy.wait_for("BatchGetItem", 4);
+    table.queue.proxy.wait_for("BatchGetItem", 4);
     table.others.resolve(id, value()).blocking().unwrap();
-    table.place.proxy.clear_faults();
+    table.queue.proxy.clear_faults();
     assert!(end([waiting]).remove(0).unwrap());
 }
 
@@ -247,7 +249,7 @@ fn no_requests_are_sent_without_waiters() {
     let id = table.pending();
     for round in 0..2 {
         let waiting = begin(table.store.settled(id.clone(), LONG));
-        table.place.proxy.wait_for("BatchGetItem", 3);
+        table.queue.proxy.wait_for("BatchGetItem", 3);
         match round {
             0 => drop(waiting),
             _ => {
@@ -257,16 +259,16 @@ fn no_requests_are_sent_without_waiters() {
         }
         // One more request may have been under way. Another one would come within a second.
         std::thread::sleep(Duration::from_millis(100));
-        table.place.proxy.reset_counts();
+        table.queue.proxy.reset_counts();
         std::thread::sleep(Duration::from_millis(1_300));
-        assert_eq!(table.place.proxy.count("BatchGetItem"), 0);
+        assert_eq!(table.queue.proxy.count("BatchGetItem"), 0);
     }
 }
 
 #[test]
 fn a_missing_table_is_named_and_can_be_created() {
-    let place = Place::new(dynamodb(), "");
-    let store = store(&place.proxy.endpoint(), &place.name);
+    let queue = TestQueue::new(dynamodb(), "");
+    let store = store(&queue.proxy.endpoint(), &queue.name);
     for error in [
         store.create(ReplyId::new(), HOUR).blocking().map(drop).unwrap_err(),
         store.resolve(ReplyId::new(), value()).blocking().map(drop).unwrap_err(),
@@ -274,13 +276,13 @@ fn a_missing_table_is_named_and_can_be_created() {
         store.settled(ReplyId::new(), LONG).blocking().map(drop).unwrap_err(),
     ] {
         let text = shown(&error);
-        assert!(matches!(error, Error::Resolution { .. }) && text.contains(&place.name), "{error:?}");
+        assert!(matches!(error, Error::Resolution { .. }) && text.contains(&queue.name), "{error:?}");
         assert!(text.contains("create_table()"), "{text}");
     }
     // The table is created also if responses to the creation are lost.
-    place.first(1, "CreateTable", || Fate::DropReply);
+    queue.first(1, "CreateTable", || Fate::DropReply);
     store.create_table().blocking().unwrap();
-    place.first(1, "UpdateTimeToLive", || Fate::DropReply);
+    queue.first(1, "UpdateTimeToLive", || Fate::DropReply);
     store.create_table().blocking().unwrap();
     assert!(store.create(ReplyId::new(), HOUR).blocking().unwrap());
 }
@@ -289,7 +291,7 @@ fn a_missing_table_is_named_and_can_be_created() {
 fn an_answer_that_is_too_large_is_an_error_and_can_be_replaced() {
     let table = Table::new(dynamodb());
     // The queue is on another server than the replies.
-    let queue = Place::moto();
+    let queue = TestQueue::moto();
     let backend = queue.builder().create_missing(true).replies(Arc::new(table.store.clone())).build();
     let jobs: Mailbox<u64, String> = Connection::new(backend).mailbox(&queue.name).unwrap();
     let reply = jobs.send_expecting_reply(&1).blocking().unwrap();
@@ -306,13 +308,13 @@ fn an_answer_that_is_too_large_is_an_error_and_can_be_replaced() {
 fn a_request_is_answered_over_a_network_that_loses_every_first_reply() {
     for suffix in ["", ".fifo"] {
         let table = Table::new(dynamodb());
-        let queue = Place::new(moto(), suffix);
+        let queue = TestQueue::new(moto(), suffix);
         let backend = queue.builder().create_missing(true).replies(Arc::new(table.store.clone())).build();
         let jobs: Mailbox<u64, u64> = Connection::new(backend).mailbox(&queue.name).unwrap();
         jobs.create().blocking().unwrap();
-        for place in [&table.place, &queue] {
+        for queue in [&table.queue, &queue] {
             let mut seen = Vec::new();
-            place.proxy.on(move |request| {
+            queue.proxy.on(move |request| {
                 // A lost reply to a receive leases a message that no receiver gets, so leases are short.
                 let is_first = request.operation != "ReceiveMessage" && !seen.contains(&request.operation);
                 seen.push(request.operation.clone());
