@@ -180,8 +180,9 @@ impl Queue {
             let age = self.leases.age(guard.handle());
             if age + seconds(number) > Duration::from_secs(MAX_LEASE_SECONDS) {
                 let age = age.as_secs_f64();
-                let limit =
-                    format!("{MAX_LEASE_SECONDS} s in all since it was received, on SQS, which was {age:.1} s ago");
+                let limit = format!(
+                    "on SQS a lease ends at most {MAX_LEASE_SECONDS} s after the receive, which was {age:.1} s ago"
+                );
                 let error = Error::invalid("visibility_timeout", format!("{number} s"), limit);
                 return (None, Answer::ready(Err(error)));
             }

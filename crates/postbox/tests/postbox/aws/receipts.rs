@@ -128,7 +128,7 @@ fn a_lease_is_limited_to_the_total_that_sqs_allows() {
     pass(1);
     for error in [message.extend_visibility(HOURS).blocking(), message.nack().visibility_timeout(HOURS).blocking()] {
         let text = super::shown(&error.unwrap_err());
-        assert!(text.contains("visibility_timeout") && text.contains("43200 s in all"), "{text}");
+        assert!(text.contains("visibility_timeout") && text.contains("at most 43200 s after the receive"), "{text}");
     }
     message.extend_visibility(HOURS - Duration::from_secs(60)).blocking().unwrap();
     message.acknowledge().blocking().unwrap();
