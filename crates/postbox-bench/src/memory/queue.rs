@@ -193,7 +193,7 @@ impl<const WAITS: bool> Bodies<WAITS> {
 }
 
 impl<B: Body, const WAITS: bool> Queue<B> for Floor<WAITS> {
-    const NAME: &'static str = "mutex-vecdeque";
+    const NAME: &'static str = "limit-mutex-vecdeque";
     type Sender = Arc<Bodies<WAITS>>;
     type Receiver = (Arc<Bodies<WAITS>>, Vec<Vec<u8>>);
 
