@@ -36,7 +36,7 @@ pub(crate) fn run(settings: &Settings) {
     }
     latency::run(settings, &server);
     paced::run(settings, &server);
-    connections(settings, &server);
+    connections(settings);
     redis_benchmark(settings, &server);
 }
 
@@ -170,23 +170,26 @@ fn blocking(server: &Redis) -> Contender<'static> {
 }
 
 /// Counts the open connections while 64 tasks run cycles, and while 1 000 mailboxes wait.
-fn connections(settings: &Settings, server: &Redis) {
-    fn at_work<Q: Queue>(settings: &Settings, server: &Redis) {
+/// Each system has a server of its own, because connections of earlier scenarios may still be closing.
+fn connections(settings: &Settings) {
+    fn at_work<Q: Queue>(settings: &Settings) {
+        let server = Redis::start();
         let before = server.connected_clients();
-        let mut contender = cycles::<Q>(server, 64, 1, 0);
+        let mut contender = cycles::<Q>(&server, 64, 1, 0);
         (contender.run)(settings.scale(6_400));
         let open = server.connected_clients() - before;
         print_value(settings, SUITE, "connections/tasks-64", Q::NAME, "connections", open);
     }
     if settings.includes("connections/tasks-64") {
-        at_work::<Postbox>(settings, server);
-        at_work::<RsmqQueue>(settings, server);
-        at_work::<Omniqueue>(settings, server);
+        at_work::<Postbox>(settings);
+        at_work::<RsmqQueue>(settings);
+        at_work::<Omniqueue>(settings);
     }
     let scenario = "connections/waiting-mailboxes-1000";
     if settings.includes(scenario) {
+        let server = Redis::start();
         let before = server.connected_clients();
-        let (runtime, connection) = (runtime(), connection(server));
+        let (runtime, connection) = (runtime(), connection(&server));
         let mailboxes: Vec<Jobs> = (0..1_000).map(|_| connection.mailbox(&name()).expect("the name is good")).collect();
         let waiting: Vec<_> =
             mailboxes.iter().map(|jobs| runtime.spawn(jobs.receive().wait_time(WAIT).into_future())).collect();
