@@ -2,7 +2,7 @@
 //!
 //! Each file has one connection and one thread. Operations that are submitted at the same time share a transaction, and so
 //! one wait for the disk. A lone blocking caller runs its operation on its own thread. While a caller waits for a message
-//! or a reply, the file is checked for changes by other processes, every 10 to 100 ms.
+//! or a reply, the file is checked for changes by other processes, every 10 to 160 ms.
 //!
 //! From a call to the disk: [`mailbox`](self::mailbox) submits an operation to the [`writer`](self::writer), which runs it in
 //! a [`transaction`](self::transaction), where [`mailbox_state`](self::mailbox_state) has the statements of each verb.

@@ -25,9 +25,9 @@ use crate::runtime::{lock, oneshot, wake_all};
 
 /// How often the file is checked for changes by other processes, while a caller waits for a message or a reply. The
 /// interval starts at the minimum after each change and each operation of this process, and doubles up to the maximum. A
-/// check takes some 50 µs of processor time, most of it for waking the thread.
+/// check takes some 100 µs of processor time, most of it for waking the thread.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
-const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(160);
 /// The most operations that share a transaction.
 const MAX_BATCH: usize = 512;
 
