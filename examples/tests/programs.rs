@@ -139,7 +139,8 @@ fn a_signal_ends_the_worker_after_what_it_has_begun() {
     let folder = tempfile::tempdir().unwrap();
     let uri = format!("sqlite://{}/jobs", folder.path().join("jobs.db").display());
     let jobs: Mailbox<String> = postbox::open(&uri).blocking().unwrap();
-    for number in 0..10 {
+    // More than the worker can do before the signal arrives.
+    for number in 0..100 {
         jobs.send(&number.to_string()).blocking().unwrap();
     }
     let mut worker = Running::start("graceful_shutdown", &[&uri]);
@@ -149,9 +150,9 @@ fn a_signal_ends_the_worker_after_what_it_has_begun() {
 
     // Each job that was begun is done, and the others are ready at once, not leased.
     let done = printed.matches("done ").count() as u64;
-    assert!((1..10).contains(&done), "{printed}");
+    assert!((1..100).contains(&done), "{printed}");
     assert!(printed.ends_with(&format!("{done} succeeded\n")), "{printed}");
     let counts = jobs.counts().blocking().unwrap();
-    assert_eq!((counts.ready, counts.in_flight), (10 - done, 0));
-    assert!(jobs.receive().max_messages(10).blocking().unwrap().iter().all(|message| message.delivery_count == 1));
+    assert_eq!((counts.ready, counts.in_flight), (100 - done, 0));
+    assert!(jobs.receive().max_messages(100).blocking().unwrap().iter().all(|message| message.delivery_count == 1));
 }

@@ -14,6 +14,16 @@ mod telemetry;
 mod wire;
 mod worker;
 
+/// A waker that records that it was called.
+#[derive(Default)]
+struct Flag(std::sync::atomic::AtomicBool);
+
+impl std::task::Wake for Flag {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
 /// Asserts that `wait` uses almost no processor time, as a busy loop would. It measures the time of the whole process, so
 /// each test that calls it needs a separate process.
 fn assert_uses_no_processor_time(wait: impl FnOnce()) {

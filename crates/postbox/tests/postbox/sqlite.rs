@@ -11,10 +11,11 @@ use std::path::Path;
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::Flag;
 use postbox::sqlite::{SqliteBackend, rusqlite};
 use postbox::*;
 use rand::RngExt as _;
@@ -79,15 +80,6 @@ fn waiting_uses_no_processor_time() {
         let waited = runtime.block_on(async { mailbox.receive().wait_time(Duration::from_secs(1)).await });
         assert!(waited.unwrap().is_empty());
     });
-}
-
-#[derive(Default)]
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 /// SQLite reports no change to the connection that made it, so only the commit can wake this waiter.

@@ -4,10 +4,11 @@ use std::future::{Future as _, IntoFuture as _};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use crate::Flag;
 use bytes::Bytes;
 use postbox::clock::{Alarm, Clock, Moment};
 use postbox::testing::ManualClock;
@@ -281,15 +282,6 @@ impl Clock for Early {
 
     fn cancel_alarm(&self, alarm: Alarm) {
         self.clock.cancel_alarm(alarm);
-    }
-}
-
-#[derive(Default)]
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
     }
 }
 
